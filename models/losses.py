@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax, softmax, softplus
+from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax, softplus
 
 
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
@@ -67,6 +67,19 @@ def distillation_loss(
     """
     target_QG = softmax(teacher_QG.float() / teacher_temperature, dim=1)
     return -(target_QG * log_softmax(scores_QG.float() / temperature, dim=1)).sum(1).mean()
+
+
+def margin_loss(
+    scores_QG: Tensor, teacher_QG: Tensor, *, temperature: float = 1.0, teacher_temperature: float = 1.0
+) -> Tensor:
+    """Return the mean squared difference of the model's and the teacher's margins of a positive over its negatives.
+
+    MarginMSE (Hofstätter et al. 2020, Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
+    Distillation), with which GPL adapts retrievers (Wang et al. 2022). Column 0 has the positives; a margin is a
+    difference of scores, each divided by its temperature.
+    """
+    scores_QG, teacher_QG = scores_QG.float() / temperature, teacher_QG.float() / teacher_temperature
+    return mse_loss(scores_QG[:, :1] - scores_QG[:, 1:], teacher_QG[:, :1] - teacher_QG[:, 1:])
 
 
 def partner_losses(scores_NN: Tensor, *, temperature: float = 1.0) -> Tensor:

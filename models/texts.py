@@ -74,6 +74,7 @@ def interleave(first: Texts, second: Texts, padding: int) -> Texts:
 def word_starts(texts: Texts, tokenizer: Tokenizer) -> Bools:
     """Return where a word begins [B, L]; the first token of a text begins one even if it continues a cropped word."""
     starts = texts.content & ~tokenizer.continues[texts.ids]
+    starts[:, 1:] |= texts.content[:, 1:] & tokenizer.closes[texts.ids[:, :-1]]
     starts[:, 1:2] = texts.content[:, 1:2]
     return starts
 

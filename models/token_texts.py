@@ -4,8 +4,8 @@ A vocabulary marks one kind of token. WordPiece marks the tokens that continue a
 those with a blank before them: `Ġriver` in byte-level BPE, whose characters are bytes (Radford et al. 2019, Language
 Models are Unsupervised Multitask Learners, section 2.2), and `▁river` in SentencePiece (Kudo and Richardson 2018).
 
-In those kinds a word also begins at a punctuation mark or a symbol, as in BERT, and at each token in scripts that have
-no blanks between words. A sequence of letters in other scripts is never divided.
+In those kinds a word also begins at a punctuation mark or a symbol and after it, as in BERT, and at each token in
+scripts that have no blanks between words. A sequence of letters in other scripts is never divided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokenizers.models import WordPiece
 from models.model_files import UnusableModel
 
 BLANK = b" "
-WORDPIECE, BYTES, SENTENCEPIECE = "##", "Ġ", "▁"
+BYTES, SENTENCEPIECE = "Ġ", "▁"
 WITHOUT_BLANKS = re.compile(
     "[\u0e00-\u0eff"  # Thai, Lao
     "\u1000-\u109f\u1780-\u17ff"  # Myanmar, Khmer
@@ -68,6 +68,22 @@ def continues_word(text: bytes, kind: str) -> bool:
     return not _begins_word(text)
 
 
+def closes_word(text: bytes, kind: str) -> bool:
+    """Return whether the token after this text begins a word wherever it is: after punctuation, as in BERT.
+
+    WordPiece marks the tokens that continue a word, so nothing has to be known of the token before.
+    """
+    if drops_blanks(kind):
+        return False
+    start = max((index for index, byte in enumerate(text) if byte not in CONTINUATION), default=len(text))
+    character = text[start:].decode("utf-8", "ignore")  # none if the last character continues in the next token
+    return bool(character) and (_is_mark(character) or WITHOUT_BLANKS.match(character) is not None)
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
 def _text(token: str, kind: str) -> bytes:
     if kind == BYTES and set(token) <= BYTE_OF.keys():
         return bytes(BYTE_OF[character] for character in token)
@@ -84,8 +100,7 @@ def _begins_word(text: bytes) -> bool:
     character = text[:4].decode("utf-8", "ignore")[:1]  # none if the token has only the first bytes of one
     if not character:
         return text[0] in CHINESE
-    is_mark = unicodedata.category(character)[0] in "PS"
-    return character.isspace() or is_mark or WITHOUT_BLANKS.match(character) is not None
+    return character.isspace() or _is_mark(character) or WITHOUT_BLANKS.match(character) is not None
 
 
 def _byte_of() -> dict[str, int]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from models.batch import HostProperty, Rows, flat_positions, known
 from models.model_files import UnusableModel
 from models.special_tokens import special_tokens, stated_names
-from models.token_texts import BLANK, continues_word, mark, token_texts
+from models.token_texts import BLANK, closes_word, continues_word, mark, token_texts
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json")
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -110,6 +110,13 @@ class Tokenizer:
         return continues_V
 
     @cached_property
+    def closes(self) -> NDArray[np.bool_]:
+        """[V], True at tokens after which a word begins, such as punctuation marks; False in WordPiece."""
+        closes_V = np.zeros(self.vocab_size, dtype=bool)
+        closes_V[[number for number, text in self.texts.items() if closes_word(text, self.kind)]] = True
+        return closes_V
+
+    @cached_property
     def punctuation(self) -> NDArray[np.int64]:
         """The ids of ASCII punctuation marks, which ColBERT skips in passages."""
         marks = {character.encode() for character in punctuation}
@@ -152,6 +159,10 @@ class Tokenizer:
     def pad_batch(self, rows: Sequence[Sequence[int]]) -> Tokens:
         """Pad rows of ids to the longest row."""
         return pad(rows, self.pad)
+
+    def token_name(self, number: int) -> str:
+        """Return the name of a token in the vocabulary."""
+        return str(self._fast.id_to_token(number))
 
     def token_id(self, name: str) -> int:
         """Return the id of a token by its name; ValueError if the vocabulary lacks it."""

@@ -82,12 +82,13 @@ class Adapter(Backbone):
         missing = {name for name in report["missing_keys"] if not UNUSED.search(name)}
         encoder = {id(parameter) for parameter in getattr(network, cls.body).parameters()}
         head = {name for name, parameter in network.named_parameters() if id(parameter) not in encoder}
-        if missing >= head:
+        if has_new_head := missing >= head:
             missing = {name for name in missing if name.startswith(f"{cls.body}.")}
         unexpected = [name for name in report["unexpected_keys"] if not (UNUSED.search(name) or HEADS.match(name))]
         check_names(missing, unexpected, folder, CONFIG)
         check_finite(network.state_dict(), folder)
         model = cls(network)
+        model.has_new_head = has_new_head
         model.keep(layers)
         return model
 

@@ -27,6 +27,8 @@ class Backbone(nn.Module, ABC):
 
     config: BertConfig
     """The sizes, dropout rates and constants of new layers, heads and decoders on this encoder."""
+    has_new_head: bool = False
+    """Whether the vocabulary head was initialised at random because the folder's weights lack it."""
     feed_forward: ClassVar[tuple[str, ...]] = ("intermediate", "output.dense")
     """The modules of a layer that a mixture of textual experts has for each role."""
     feed_forward_norm: ClassVar[str] = "output.LayerNorm"

@@ -153,7 +153,8 @@ def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedL
     weights = {name: tensor for name, tensor in weights.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))}
     _drop_tied(weights, path)
     expected = model.state_dict()
-    if not any(name.startswith(HEAD) for name in weights):
+    model.has_new_head = not any(name.startswith(HEAD) for name in weights)
+    if model.has_new_head:
         weights |= {name: tensor for name, tensor in expected.items() if name.startswith(HEAD)}
     sources = {_source_name(name, kept): tensor for name, tensor in expected.items()}
     dropped = {

@@ -39,6 +39,7 @@ class Settings:
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
     reads: ClassVar[Reads] = "sentences"
     counts_terms: ClassVar[bool] = False
+    trains_heads: ClassVar[bool] = False
 
     removal_rate: float
     temperature: float

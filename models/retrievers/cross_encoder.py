@@ -97,6 +97,8 @@ class CrossEncoder(nn.Module):
         if config.type_vocab_size < 2:
             raise ValueError(f"a cross-encoder needs token types 0 and 1, found {config.type_vocab_size} types")
         self.config = config
+        self.new_weights: list[str] = []
+        """The names of the weights that were initialised at random because the folder lacks them."""
         self.bert = PooledBert(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, 1)
@@ -156,7 +158,9 @@ def load(folder: Path) -> CrossEncoder:
 
 def load_for_training(folder: Path) -> CrossEncoder:
     """Load a cross-encoder or a BERT for training; a missing pooler or classifier is initialised at random."""
-    return _read(folder)[0]
+    encoder, head_names = _read(folder)
+    encoder.new_weights = [name for name in (*POOLER, *CLASSIFIER) if name not in head_names]
+    return encoder
 
 
 def save(encoder: CrossEncoder, folder: Path) -> None:

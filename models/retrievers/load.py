@@ -48,7 +48,7 @@ def _load(folder: Path) -> LoadedRetriever:
     markers = marker_ids(loaded.settings.late, tokenizer)
 
     def encode(texts: Sequence[str], role: Role, max_tokens: int) -> list[list[int]]:
-        return tokenizer.encode(texts, max_tokens, markers.get(role))
+        return tokenizer.encode(loaded.settings.prompted(texts, role), max_tokens, markers.get(role))
 
     return LoadedRetriever(loaded, encode, tokenizer.pad_batch)
 

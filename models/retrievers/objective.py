@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.losses import contrastive_loss, distillation_loss, pairwise_loss
+from models.losses import contrastive_loss, distillation_loss, margin_loss, pairwise_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
 from models.retrievers.came import Competition, competition_losses
 from models.retrievers.examples import Examples, cut_to_longest
+from models.retrievers.nested_vectors import likely_relevant, truncated
 from models.retrievers.retriever import SUM, Retriever
 from models.retrievers.views.lexical import flops, mean_nonzero
 from models.settings import VALIDATED, omitted_at
@@ -61,15 +62,20 @@ class Flops:
         return min(1.0, progress / self.ramp) ** 2 if self.ramp else 1.0
 
 
+Targets = Literal["soft_labels", "margins"]
+"""What a model learns from a teacher: its softmax over a query's passages, or its margins (MarginMSE)."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """Distillation from a cross-encoder's scores of each query's own passages (DupMAE, equation 15)."""
+    """Distillation from a cross-encoder's scores of each query's own passages (DupMAE, equation 15; MarginMSE)."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
     teacher_temperature: float
     contrast_weight: float
     """The weight of the contrastive loss next to the soft labels: 0 printed; the release amounts to 1e-4 a passage."""
+    targets: Annotated[Targets, omitted_at("soft_labels")] = "soft_labels"
 
     def __post_init__(self) -> None:
         if self.teacher_temperature <= 0 or self.contrast_weight < 0:
@@ -87,6 +93,10 @@ class ObjectiveSettings:
     flops: Flops | None = None
     competition: Competition | None = None
     distillation: Distillation | None = None
+    dimensions: Sequence[int] = ()
+    """The nested dimensions that have the contrastive loss too (Matryoshka)."""
+    exclude_above: float | None = None
+    """The margin above the positive's score at which a passage is left out as likely relevant; None leaves out none."""
 
     def check(self, views: Sequence[str]) -> None:
         """Raise ValueError if a retriever with these views cannot have these losses."""
@@ -98,6 +108,10 @@ class ObjectiveSettings:
             raise ValueError("contrast_loss: experts compete in a softmax; expected softmax with a competition")
         if self.flops and "lexical" not in views:
             raise ValueError("flops: expected a retriever with a lexical view")
+        if self.dimensions and (tuple(views) != ("dense",) or self.distillation):
+            raise ValueError("matryoshka: expected a retriever with a dense view only, and no distillation")
+        if self.exclude_above is not None and (self.competition or self.contrast_loss != "softmax"):
+            raise ValueError("exclude_above: expected a contrast_loss of softmax, and no competition")
 
 
 class Finetuning(nn.Module):
@@ -124,6 +138,12 @@ class Finetuning(nn.Module):
         positives_Q = torch.arange(len(batch), device=vectors[0].device) * batch.group
         self.observed = _magnitudes(scores, positives_Q, self.retriever.views)
         losses = self._contrasts(scores, positives_Q, batch)
+        for dim in self.settings.dimensions:
+            nested = (
+                truncated(side, dim, normalise=self.retriever.settings.normalises) for side in (queries, passages)
+            )
+            contrasts = self._contrasts(self.retriever.scores(*nested), positives_Q, batch)
+            losses |= {f"{name}_{dim}": loss for name, loss in contrasts.items()}
         if self.settings.distillation:
             losses = self._distilled(losses, scores[SUM], positives_Q, batch)
         if queries.lexical is not None and passages.lexical is not None:
@@ -172,16 +192,27 @@ class Finetuning(nn.Module):
                 for name, loss in names.items()
             }
         return {
-            loss: contrastive_loss(scores[name], positives_Q, temperature=temperature, excluded_QP=excluded)
+            loss: contrastive_loss(
+                scores[name], positives_Q, temperature=temperature,
+                excluded_QP=self._excluded(scores[name], positives_Q, excluded),
+            )
             for name, loss in names.items()
-        }
+        }  # fmt: skip
+
+    def _excluded(self, scores_QP: Tensor, positives_Q: Tensor, known_QP: Tensor | None) -> Tensor | None:
+        """Return the passages that a softmax leaves out: those known as relevant, and those likely to be."""
+        if self.settings.exclude_above is None:
+            return known_QP
+        likely_QP = likely_relevant(scores_QP, positives_Q, self.settings.exclude_above)
+        return likely_QP if known_QP is None else likely_QP | known_QP
 
     def _distilled(self, contrasts: Losses, scores_QP: Tensor, positives_Q: Tensor, batch: Examples) -> Losses:
         """Return the distillation loss over each query's own passages, and the weighted contrastive losses."""
         settings = self.settings.distillation
         if settings is None or batch.teacher is None:
             raise ValueError("distillation: the batch has no scores of a teacher")
-        loss = distillation_loss(
+        distance = margin_loss if settings.targets == "margins" else distillation_loss
+        loss = distance(
             scores_QP.gather(1, _own_passages(positives_Q, batch.group)), batch.teacher,
             temperature=self.settings.temperature, teacher_temperature=settings.teacher_temperature,
         )  # fmt: skip

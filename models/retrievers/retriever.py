@@ -12,13 +12,11 @@ and `retriever.safetensors` with the views' parameters. A folder without these t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, cast
 
 import torch
-from pydantic import TypeAdapter
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -29,67 +27,19 @@ from models.representation import Representation, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Experts
+from models.retrievers.retriever_settings import Prompts as Prompts
+from models.retrievers.retriever_settings import RetrieverSettings as RetrieverSettings
+from models.retrievers.retriever_settings import View as View
 from models.retrievers.views import dense, late, lexical
 from models.retrievers.views.dense import Settings as Dense
-from models.retrievers.views.late import Settings as Late
-from models.retrievers.views.lexical import Settings as Lexical
-from models.settings import VALIDATED
 from models.tokens import Tokenizer, Tokens
 
 SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
 HEADS, PROJECTION = "heads.safetensors", "projection.weight"
 """The parameters of a pre-training's decoders and heads, by their names in the paper's module."""
 
-View = Literal["dense", "late", "lexical"]
-VIEWS: tuple[str, ...] = get_args(View)
 SUM = "sum"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetrieverSettings:
-    """The views of a retriever; at least one is set."""
-
-    __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
-
-    dense: Dense | None = None
-    """One vector."""
-    late: Late | None = None
-    """A vector for each token."""
-    lexical: Lexical | None = None
-    """A weight for each WordPiece token."""
-    shared_layers: int | None = None
-    """The number of layers shared by all views, with private layers above (CAME, section 3.2). Null: all are shared."""
-
-    def __post_init__(self) -> None:
-        if not self.views:
-            raise ValueError(f"expected at least one of {', '.join(VIEWS)}")
-        if self.lexical and self.late and self.late.markers:
-            raise ValueError("late.markers: no source says whether markers have lexical weights; expected false")
-
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Return the names of the views that are set."""
-        return tuple(view for view in VIEWS if getattr(self, view) is not None)
-
-    @property
-    def parts(self) -> tuple[object, ...]:
-        """Return the settings that decide which parameters views have: equal parts can load each other's parameters."""
-        late = self.late and (self.late.dim, self.late.bias)
-        head = self.lexical and self.lexical.head
-        dense = self.dense and (self.dense.dim, self.dense.bias)
-        return self.views, self.shared_layers, dense, late, head
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the content of `retriever.json`; `read` is its inverse."""
-        value: dict[str, Any] = TypeAdapter(RetrieverSettings).dump_python(self, mode="json")
-        return value
-
-    @staticmethod
-    def read(value: Mapping[str, Any]) -> RetrieverSettings:
-        """Return the settings of a `retriever.json`'s content; TypeError or ValueError for invalid content."""
-        kinds: dict[str, Any] = {"dense": Dense, "late": Late, "lexical": Lexical}
-        views = {view: kind(**value[view]) for view, kind in kinds.items() if value.get(view) is not None}
-        return RetrieverSettings(**views, shared_layers=value.get("shared_layers"))
+NEW, LOADED = "newly initialised", "loaded"
 
 
 class Retriever(nn.Module):
@@ -110,6 +60,8 @@ class Retriever(nn.Module):
             heads["lexical"] = lexical.View(config, settings.lexical, tokenizer)
         self.heads = nn.ModuleDict(heads)
         self.experts = nn.ModuleDict()
+        self.origin = NEW
+        """Where the values of the views' own parameters are from."""
         if settings.shared_layers is not None:
             if (sharing := towers.sharing(encoder)) not in ("siamese", "separate"):
                 raise ValueError(f"shared_layers: expected towers that are siamese or separate, found {sharing}")
@@ -120,6 +72,13 @@ class Retriever(nn.Module):
     def views(self) -> tuple[str, ...]:
         """Return the names of the views."""
         return self.settings.views
+
+    @property
+    def dense_size(self) -> int:
+        """Return the dimension of dense vectors; 0 without a dense view."""
+        if self.settings.dense is None:
+            return 0
+        return self.settings.dense.dim or self.encoder.passage.config.hidden_size
 
     @property
     def late(self) -> late.View | None:
@@ -190,18 +149,22 @@ def load(folder: Path) -> Retriever:
 def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
     """Load a retriever for training, with the folder's view parameters if its views have the same parts.
 
+    Normalisation and prompts that the settings leave open are those of the folder.
     Otherwise experts are copies of the encoders' layers, a lexical view's own matrix is that of DupMAE's pre-training
     if there is one, and other parameters of views are initialised at random.
     """
-    retriever = _opened(folder, settings)
-    if (folder / SETTINGS).is_file() and read_settings(folder).parts == settings.parts:
+    initial = read_settings(folder)
+    retriever = _opened(folder, settings.with_defaults(initial))
+    if (folder / SETTINGS).is_file() and initial.parts == settings.parts:
         _load_own_parameters(retriever, folder)
+        retriever.origin = LOADED
     elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
         pretrained, own = read_weights(folder / HEADS), retriever.lexical.projection.weight
         if PROJECTION in pretrained:
             check_fit({PROJECTION: pretrained[PROJECTION]}, {PROJECTION: own}, folder / HEADS, CONFIG)
             with torch.no_grad():
                 own.copy_(pretrained[PROJECTION])
+            retriever.origin = "loaded from the pre-training where it has them, else newly initialised"
     return retriever
 
 

@@ -52,6 +52,8 @@ class SentenceTransformer(nn.Module):
     ) -> None:
         super().__init__()
         self.encoder, self.pooling, self.head, self.prompt_lengths = encoder, pooling, head, prompt_lengths
+        if len(head) and isinstance(head[-1], Normalise):
+            self.settings = RetrieverSettings(dense=Dense(dim=None, normalise=True))
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         """Return the texts' vectors [B, D] in float32."""

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from models.layers.bert_config import CONFIG
@@ -28,15 +26,16 @@ from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing_files
-from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
+from tasks.finetuning.teacher_scores import Teacher as Teacher
 from tasks.finetuning.training_data import TrainingData
-from tasks.pretraining.initialise import Backbone, untrained
+from tasks.pretraining.initialise import Backbone, check_retriever, untrained
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
+from tasks.training.initial_heads import log_heads, parts
 from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
@@ -60,6 +59,11 @@ class Training(Settings):
     """The FLOPS regularisation of a lexical view."""
     distillation: Distillation | None = None
     """Whether it learns from a cross-encoder's scores."""
+    matryoshka: list[Annotated[int, Field(gt=0)]] = Field(default_factory=list, exclude_if=lambda dims: not dims)
+    """Nested dimensions that have the contrastive loss too, so that vectors can be truncated to them."""
+    exclude_above: Annotated[float | None, Field(ge=0), omitted_at(None)] = None
+    """A passage of the batch that scores above the positive by more than this may be relevant, and is left out of the
+    softmax; null leaves out none. In units of the similarity, before it is divided by the temperature."""
     temperature: float = Field(gt=0)
     epochs: int | None = Field(gt=0)
     """How often every query is visited."""
@@ -80,6 +84,10 @@ class Training(Settings):
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs, and set the other to null")
         self.loss.check(self.retriever.views)
+        if self.fit.average and self.steps:
+            self.fit.average.check(self.steps)
+        if len(set(self.matryoshka)) < len(self.matryoshka):
+            raise ValueError(f"matryoshka: expected each dimension once, found {self.matryoshka}")
         if len(set(self.contrasts)) < len(self.contrasts):
             raise ValueError(f"contrasts: expected each once, found {', '.join(self.contrasts)}")
         if self.contrast_loss == "pairwise" and self.passages_per_query < 2:
@@ -93,7 +101,8 @@ class Training(Settings):
         """The settings of the loss."""
         return objective.ObjectiveSettings(
             contrasts=self.contrasts, contrast_loss=self.contrast_loss, temperature=self.temperature, flops=self.flops,
-            competition=self.competition, distillation=self.distillation,
+            competition=self.competition, distillation=self.distillation, dimensions=tuple(self.matryoshka),
+            exclude_above=self.exclude_above,
         )  # fmt: skip
 
     def num_steps(self, num_queries: int) -> int:
@@ -118,6 +127,8 @@ def train(
         raise TypeError("a teacher's scores are read where there is a distillation, and only there")
     torch.manual_seed(settings.seed)
     model = begin(start.path, settings)
+    log_heads("train", {f"heads of the views ({parts(own)})": model.origin} if (own := model.own()) else {})
+    settings = settings.model_copy(update={"retriever": model.settings})  # with the checkpoint's prompts
     data = TrainingData.read(
         queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
     )
@@ -128,18 +139,24 @@ def train(
     save_retriever(model, out, tokenizer=start.path)
 
 
-def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path) -> None:
+def check(
+    name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path, *, starts_there: bool = False
+) -> None:
     """Raise UserError for settings that the round `name` would refuse after hours, before anything is built.
 
     The retriever is built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
+    `starts_there` states whether the round starts from the backbone, perhaps after a pre-training.
     """
     if not (folder / CONFIG).is_file() or not (folder / FILES[0]).is_file():
         return
     try:
         with on_meta_device():
             model = Retriever(untrained(folder, backbone), settings.retriever, Tokenizer.load(folder))
+        if starts_there:
+            check_retriever(settings.retriever, backbone, folder)
     except ValueError as error:
         raise UserError(f"rounds: {name}: train.retriever: {error}") from None
+    _check_dimensions(f"rounds: {name}: train.matryoshka", settings.matryoshka, model)
     limits = {
         f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens,
         f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
@@ -151,12 +168,18 @@ def check(name: str, settings: Training, encoding: Encoding, backbone: Backbone,
             raise UserError(f"{key}: expected at most {model.encoder.num_positions}, found {tokens}")
 
 
+def _check_dimensions(key: str, dims: Sequence[int], model: Retriever) -> None:
+    if dims and max(dims) >= model.dense_size:
+        raise UserError(f"{key}: expected dimensions below the vectors' {model.dense_size}, found {max(dims)}")
+
+
 def begin(folder: Path, settings: Training) -> Retriever:
     """Return the retriever to train, from a checkpoint's folder."""
     try:
         model = retriever.load_for_training(folder, settings.retriever)
     except ValueError as error:
         raise UserError(f"train.retriever: {error}") from None
+    _check_dimensions("train.matryoshka", settings.matryoshka, model)
     longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), model.encoder.num_positions
     if longest > positions:
         raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")
@@ -205,36 +228,7 @@ class Batches:
         """Return the padded tokens of rows; each process tokenises a share of them."""
 
         def tokenise(share: Sequence[int]) -> list[list[int]]:
-            return self.tokenizer.encode(texts(share), max_tokens, self.markers.get(role))
+            prompted = self.settings.retriever.prompted(texts(share), role)
+            return self.tokenizer.encode(prompted, max_tokens, self.markers.get(role))
 
         return self.tokenizer.pad_batch(self.texts.tokenised(rows, tokenise))
-
-
-class Teacher:
-    """The scores of a cross-encoder, looked up by the numbers of query and passage."""
-
-    def __init__(self, data: TrainingData, pairs: NDArray[np.int64], scores: NDArray[np.float32], name: str) -> None:
-        order = np.argsort(pairs)
-        self.data, self.pairs, self.scores, self.name = data, pairs[order], scores[order], name
-
-    @staticmethod
-    def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
-        """Read the scores of the queries that are trained on."""
-        rows = read_table(scores, TeacherScores)
-        query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.corpus.index.rows(rows["passage_id"])
-        known = (query_rows >= 0) & (passage_rows >= 0)
-        pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
-        return Teacher(data, pairs, rows["score"].to_numpy()[known], scores.reference)
-
-    def of(self, queries: Sequence[int], passages: Sequence[int]) -> NDArray[np.float32]:
-        """Return the scores of queries with their own passages, [Q, G]; raise UserError if one is missing."""
-        group = len(passages) // len(queries)
-        pairs = np.repeat(np.asarray(queries, np.int64), group) * len(self.data.corpus) + np.asarray(passages, np.int64)
-        indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-        if (missing := np.flatnonzero(self.pairs[indices] != pairs)).size:
-            query, passage = queries[missing[0] // group], self.data.corpus.index.ids[passages[missing[0]]]
-            raise UserError(
-                f"{self.name}: no score of query {self.data.queries[query]!r} with passage {passage.as_py()!r}; a "
-                "distilled query needs mined negatives: score what it is trained with"
-            )
-        return self.scores[indices].reshape(len(queries), group)

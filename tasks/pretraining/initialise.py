@@ -18,7 +18,8 @@ from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.load import is_foreign
-from models.retrievers.retriever import HEADS, SETTINGS, WEIGHTS, RetrieverSettings, save_settings
+from models.retrievers.retriever import HEADS, LOADED, NEW, SETTINGS, WEIGHTS, RetrieverSettings, save_settings
+from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
 from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokenizer, copy_tokenizer
@@ -28,6 +29,7 @@ from storage.files import writing, writing_files
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint
 from tasks.stage import stage
+from tasks.training.initial_heads import log_heads
 
 
 class Backbone(Settings):
@@ -45,8 +47,9 @@ class Backbone(Settings):
     """The number of tokens to keep: special tokens, characters, and those most used in the documents; null for all."""
     dropout: float = Field(ge=0, lt=1)
     """Of hidden states and attention, in all trainings; BERT has 0.1. Without dropout a CPU is twice as fast."""
-    pooling: Pooling
-    """The pooling of the last layer into a text's vector: [CLS], as in the papers, or the mean over its tokens."""
+    pooling: Pooling | None
+    """The pooling of the last layer into a text's vector: [CLS], as in the papers, or the mean over its tokens. Null
+    for a model of sentence-transformers: pooling, normalisation and prompts are those that its files state."""
     seed: Seed
 
     @field_validator("layers")
@@ -66,9 +69,13 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
     """
     torch.manual_seed(settings.seed)
     encoder = opened(weights.path, settings)
+    is_new = encoder.passage.has_new_head
+    everything = "newly initialised, as all weights" if settings.start == "random" else LOADED
+    log_heads("initialise", {"vocabulary head": NEW if is_new else everything})
     for tower in (encoder.passage, encoder.query):
         tower.configure_dropout(settings.dropout)
-    save_checkpoint(encoder, out, tokenizer=weights.path)
+    stated = read_stated_retriever(weights.path) if settings.pooling is None else None
+    save_checkpoint(encoder, out, tokenizer=weights.path, retriever=stated.settings if stated else None)
     for name in (HEADS, SETTINGS, WEIGHTS):
         if settings.start == "weights" and (weights.path / name).is_file():
             with writing(out / name) as temporary:
@@ -94,19 +101,26 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
         return untrained(folder, settings)
     if not (folder / towers.SHARING).exists():
         model = backbones.load(folder, layers=settings.layers)
-        return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
+        return towers.build_encoders(DenseEncoder(model, pooling_of(folder, settings.pooling)), settings.towers)
     encoder = towers.load(folder)
     if (sharing := towers.sharing(encoder)) != settings.towers:
         raise ValueError(f"{folder} has towers that are {sharing}; expected towers: {sharing}")
     if settings.layers is not None:
         raise ValueError(f"{folder} has query and passage encoders, which keep all layers; expected null for layers")
-    return DenseEncoder(encoder.passage, settings.pooling, encoder.query)
+    return DenseEncoder(encoder.passage, pooling_of(folder, settings.pooling), encoder.query)
 
 
 def untrained(folder: Path, settings: Backbone) -> DenseEncoder:
     """Return encoders like a folder's model with random weights; raise ValueError if the settings do not fit it."""
     model = backbones.create(folder, with_vocabulary(backbones.sizes(folder), settings), layers=settings.layers)
-    return towers.build_encoders(DenseEncoder(model, settings.pooling), settings.towers)
+    return towers.build_encoders(DenseEncoder(model, pooling_of(folder, settings.pooling)), settings.towers)
+
+
+def check_retriever(requested: RetrieverSettings, backbone: Backbone, folder: Path) -> None:
+    """Raise ValueError if a retriever contradicts the files of the backbone's folder where these state all of it."""
+    stated = read_stated_retriever(folder) if backbone.pooling is None else None
+    if stated and (problem := contradiction(requested, stated.settings)):
+        raise ValueError(f"{problem}; backbone.pooling {stated.pooling} in place of null takes the pooling only")
 
 
 def with_vocabulary(config: BertConfig, settings: Backbone) -> BertConfig:
@@ -114,12 +128,18 @@ def with_vocabulary(config: BertConfig, settings: Backbone) -> BertConfig:
     return config if settings.vocabulary is None else replace(config, vocab_size=settings.vocabulary, pad_token_id=0)
 
 
-def save_checkpoint(encoder: DenseEncoder, out: Path, *, tokenizer: Path) -> None:
-    """Write a Hugging Face folder: weights, configuration, pooling, and the tokenizer's files copied from a folder."""
+def save_checkpoint(
+    encoder: DenseEncoder, out: Path, *, tokenizer: Path, retriever: RetrieverSettings | None = None
+) -> None:
+    """Write a Hugging Face folder: weights, configuration, pooling, and the tokenizer's files copied from a folder.
+
+    `retriever` has the encoder's normalisation and prompts; None for the defaults.
+    """
+    kept = retriever.of_encoder() if retriever else None
     with writing_files(out) as folder:
         towers.save(encoder, folder)
-        if is_foreign(folder):  # a family that is opened as a model of sentence-transformers if nothing else is stated
-            save_settings(RetrieverSettings(dense=Dense(dim=None)), folder)
+        if kept or is_foreign(folder):  # without settings another family is opened by sentence-transformers' rules
+            save_settings(kept or RetrieverSettings(dense=Dense(dim=None)), folder)
         copy_tokenizer(tokenizer, folder)
         if (folder / towers.QUERY).is_dir():
             copy_tokenizer(tokenizer, folder / towers.QUERY)

@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from safetensors.torch import save_file
-from torch import nn
 
 from models import pretraining
 from models.layers.bert_config import CONFIG
-from models.model_files import read_weights
 from models.objective import Batch
 from models.retrievers import towers
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS, LOADED, NEW, read_settings
 from models.row_random import RowRandom
 from models.settings import omitted_at
 from models.texts import Ids
@@ -30,12 +28,13 @@ from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
 from tasks.pretraining.draw_probe import Probe, RetrievalProbe
+from tasks.pretraining.heads import continue_heads, heads_of
 from tasks.pretraining.initialise import Backbone, save_checkpoint, untrained
 from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
-from tasks.training.checkpoints import load_parameters
 from tasks.training.epochs import rows_of_step
 from tasks.training.frozen import frozen_encoders
+from tasks.training.initial_heads import log_heads, parts
 from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
@@ -73,6 +72,8 @@ class Pretraining(Settings, Generic[P]):
     def _one_length(self) -> Pretraining[P]:
         if (self.steps is None) == (self.epochs is None):
             raise ValueError("give either steps or epochs, and set the other to null")
+        if self.fit.average and self.steps:
+            self.fit.average.check(self.steps)
         if self.warm_heads and self.steps and self.warm_heads >= self.steps:
             raise ValueError(f"warm_heads: expected fewer than all {self.steps} steps, found {self.warm_heads}")
         return self
@@ -104,6 +105,8 @@ def pretrain(
     heads = heads_of(objective, encoder)
     if settings.heads == "continued":
         continue_heads(heads, start.path)
+    origin = LOADED if settings.heads == "continued" else NEW
+    log_heads("pretrain", {f"decoders and heads ({parts(heads)})": origin} if heads else {})
     retrieval_probe = RetrievalProbe(probe, encoder, batches.tokenizer, settings.probe, settings.objective.max_tokens)
     batch_of = StepBatches(batches.rows, batches.num_rows, own_spans(batches.num_rows, settings.fit.chunk))
     steps = settings.num_steps(len(batches.cache))
@@ -113,7 +116,7 @@ def pretrain(
         objective, batch_of, steps, out=out, settings=settings.fit, seed=settings.seed, probe=retrieval_probe,
         frozen=frozen_encoders(encoder, settings.warm_heads, "pretrain.warm_heads"),
     )  # fmt: skip
-    save_checkpoint(encoder, out, tokenizer=start.path)
+    save_checkpoint(encoder, out, tokenizer=start.path, retriever=read_settings(start.path))
     if heads:
         with writing(out / HEADS) as temporary:
             save_file({name: head.detach().contiguous() for name, head in heads.items()}, temporary)
@@ -141,6 +144,8 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
             raise UserError(f"pretrain.objective: {error}") from None
     if settings.heads == "continued":
         continue_heads(heads_of(objective, encoder), folder if backbone.start == "weights" else Path(backbone.start))
+    if settings.warm_heads and not getattr(settings.objective, "trains_heads", True):
+        raise UserError(f"pretrain.warm_heads: {settings.paper} trains no head or decoder; leave the setting out")
     trained = {id(parameter) for parameter in objective.parameters()}
     if any(id(parameter) not in trained for parameter in encoder.parameters()):
         raise UserError(
@@ -226,23 +231,3 @@ def choose_contexts(num_queries: Ids, num_passages: Ids, mix: str | None, random
     prefers_queries = coins < 0.5 if mix else np.ones(len(num_queries), dtype=bool)
     queries = (prefers_queries & (num_queries > 0)) | (num_passages == 0)
     return np.where(queries, 0, 1), random.integers(np.where(queries, num_queries, num_passages))
-
-
-def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters of an objective that are not the encoder's, by name."""
-    of_encoder = {id(parameter) for parameter in encoder.parameters()}
-    return {name: value for name, value in objective.named_parameters() if id(value) not in of_encoder}
-
-
-def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
-    """Load the heads of an earlier pre-training with the same paper's objective, or with one that it builds on."""
-    path = folder / HEADS
-    if not path.is_file():
-        raise UserError(
-            f"pretrain.heads: the backbone has no {HEADS} to continue; "
-            "start from an exported pre-training, or say fresh"
-        )
-    try:
-        load_parameters(heads, read_weights(path), path)
-    except ValueError as error:
-        raise UserError(f"pretrain.heads: {error}") from None

@@ -17,9 +17,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from models import backbones
+from models.layers.bert_config import CONFIG
 from models.representation import Representation, Role
 from models.retrievers import load
 from models.retrievers.load import LoadedRetriever
+from models.retrievers.nested_vectors import truncated
 from models.settings import omitted_at
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
@@ -59,9 +62,10 @@ Model = Artifact[Checkpoint] | Source
 
 
 class TextEncoder:
-    """Encodes texts with the retriever of a folder on the run's device, in the precision of `Encoding`."""
+    """Encodes texts with the retriever of a folder on the run's device; `truncate_dim` is that of `Truncation`."""
 
-    def __init__(self, folder: Path, precision: Precision | None = None) -> None:
+    def __init__(self, folder: Path, precision: Precision | None = None, truncate_dim: int | None = None) -> None:
+        self.truncate_dim = truncate_dim
         self.device, self.opened, self.precision = choose_device(), opened(folder), precision
         self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
@@ -83,7 +87,11 @@ class TextEncoder:
     @torch.inference_mode()
     def _encode_batch(self, ids: list[list[int]], role: Role) -> Encoded:
         with autocast(self.device, self.precision):
-            return as_rows(self.retriever(self.opened.pad_batch(ids).to(self.device), role))
+            representation: Representation = self.retriever(self.opened.pad_batch(ids).to(self.device), role)
+        if self.truncate_dim is not None:
+            normalise = self.retriever.settings.normalises
+            representation = truncated(representation, self.truncate_dim, normalise=normalise)
+        return as_rows(representation)
 
 
 def opened(folder: Path) -> LoadedRetriever:
@@ -100,6 +108,17 @@ def reads(folder: Path) -> tuple[tuple[str, ...], int]:
         return load.read_settings(folder).views, load.max_tokens(folder)
     except ValueError as error:
         raise UserError(f"not a retriever that can be read: {error}") from None
+
+
+def check_dimensions(location: str, dims: Sequence[int], dense_dim: int | None, backbone: Path) -> None:
+    """Raise UserError for vectors that are not longer than the dimensions to which they are to be truncated.
+
+    `dense_dim` is that of a projection; without one it is the hidden size of the backbone, if its folder is present.
+    """
+    if not dims or (dense_dim is None and not (backbone / CONFIG).is_file()):
+        return
+    if max(dims) >= (size := dense_dim or backbones.sizes(backbone).hidden_size):
+        raise UserError(f"{location}: expected dimensions below the vectors' {size}, found {max(dims)}")
 
 
 def as_rows(batch: Representation) -> Encoded:

@@ -11,11 +11,12 @@ its candidates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
+from models.representation import Role
 from models.retrievers.retriever import SUM
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -134,28 +135,44 @@ def _open(
 ) -> tuple[Searcher, MappedPassageIndex]:
     """Return a searcher of the index, and the passages that `search` shares in the folder `out`."""
     ids = shared_passages(out)
-    encode = None if vectors is None else query_encoder(vectors, checkpoint)
+    encode = None if vectors is None else QueryEncoder(vectors, checkpoint)
     return engine(str(describe(index.path)["engine"])).open_index(index.path, vectors, encode, ids, view), ids
 
 
-def query_encoder(vectors: Artifact[Vectors], checkpoint: Model | None) -> Callable[[Sequence[str]], Encoded]:
-    """Return a function that encodes queries with the checkpoint, token limit and precision of the stored vectors.
+class QueryEncoder:
+    """Encodes queries with the checkpoint, token limit and precision of stored vectors.
 
     Queries are encoded file by file: the last digits of a vector depend on the other texts of its batch, so batches
     must not depend on the shard.
     """
-    if checkpoint is None:
-        raise TypeError("vectors are searched with the checkpoint that encoded them")
-    stored = describe_vectors(vectors.path)
-    encoder, max_tokens = TextEncoder(checkpoint.path, stored.get("precision")), int(stored["query_max_tokens"])
 
-    def encode(texts: Sequence[str]) -> Encoded:
-        starts = range(0, max(1, len(texts)), QUERIES_PER_PART)
+    def __init__(self, vectors: Artifact[Vectors], checkpoint: Model | None) -> None:
+        if checkpoint is None:
+            raise TypeError("vectors are searched with the checkpoint that encoded them")
+        stored = describe_vectors(vectors.path)
+        self.encoder = TextEncoder(checkpoint.path, stored.get("precision"), stored.get("truncate_dim"))
+        self.folder = checkpoint.path
+        self.max_tokens: dict[Role, int] = {
+            "query": int(stored["query_max_tokens"]), "passage": int(stored["passage_max_tokens"])
+        }  # fmt: skip
+
+    def __call__(self, texts: Sequence[str]) -> Encoded:
+        """Return all representations of the queries, in their order."""
+        starts, limit = range(0, max(1, len(texts)), QUERIES_PER_PART), self.max_tokens["query"]
         return Encoded.concatenated(
-            [encoder(texts[start : start + QUERIES_PER_PART], "query", max_tokens) for start in starts]
+            [self.encoder(texts[start : start + QUERIES_PER_PART], "query", limit) for start in starts]
         )
 
-    return encode
+    def late_tokens(self, text: str, role: Role) -> list[int]:
+        """Return the ids of the tokens of a text that late interaction compares, in the order of their vectors."""
+        opened, late = self.encoder.opened, getattr(self.encoder.retriever, "late", None)
+        if late is None:
+            raise TypeError("only a retriever with the late view compares tokens")
+        tokens = opened.pad_batch(opened.encode([text], role, self.max_tokens[role])).to(self.encoder.device)
+        inputs = late.augmented(tokens, role)
+        compared, _ = late.compared(inputs, role)
+        ids: list[int] = inputs.ids[compared].tolist()
+        return ids
 
 
 def _check(view: str, name: str, vectors: Artifact[Vectors] | None) -> None:

@@ -1,11 +1,13 @@
 """Writes the files by which the package sentence-transformers opens a retriever and ranks as this project does.
 
-Without them the package compares vectors by their cosine and truncates texts at the encoder's positions only.
+A dense retriever opens as `SentenceTransformer`, a lexical one as `SparseEncoder`, a late-interaction one as
+`MultiVectorEncoder`. Without these files the package pools and compares otherwise, and truncates texts at the encoder's
+positions only. What the package cannot compute has no modules.json, so that it opens nowhere with other scores.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +15,99 @@ from safetensors.torch import save_file
 
 from models import backbones
 from models.model_files import read_weights
+from models.representation import Pooling
 from models.retrievers.bi_encoder import POOLING, load_pooling, save_pooling
-from models.retrievers.retriever import SETTINGS, WEIGHTS, read_settings
+from models.retrievers.retriever import SETTINGS, WEIGHTS, RetrieverSettings, read_settings
 from models.retrievers.sentence_transformer_files import CONFIG, MODULES, TRANSFORMER_CONFIGS
 from models.retrievers.towers import QUERY, SHARING
+from models.tokens import Tokenizer
+from tasks.retrieval import pylate_layout
+from tasks.retrieval.package_modules import (
+    DENSE_MODULE,
+    Lengths,
+    Module,
+    lexical_modules,
+    mask_modules,
+    normalisation,
+    package_class,
+    transformer_settings,
+    write_json,
+)
 
-ROUTER, DENSE = "router_config.json", "2_Dense"
-PACKAGE = "sentence_transformers.models"
+ROUTER = "router_config.json"
 REQUIRES = {"sentence-transformers": ">=6"}  # earlier releases know one length for queries and documents
-PROJECTION = "heads.dense.projection"
+PACKAGE = "sentence_transformers.models"
 
 
-def is_one_dense_vector(folder: Path) -> bool:
-    """Return whether the retriever of a folder has the dense representation only, read from the encoder itself."""
-    settings = read_settings(folder)
-    return settings.views == ("dense",) and settings.shared_layers is None
+@dataclass(frozen=True)
+class Exported:
+    """How an exported folder opens in sentence-transformers."""
+
+    name: str | None
+    """The package's class; None if it cannot compute the scores."""
+    reason: str = ""
+    """Why it cannot."""
+    in_pylate: bool = False
+    """Whether it opens in PyLate, too."""
 
 
-def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens: int | None) -> None:
+def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens: int | None) -> Exported:
     """Write modules, similarity, prompts and maximum lengths of a retriever's folder, for sentence-transformers 6.
 
-    Queries have a route of their own where they have an encoder of their own. Lengths of None are the tokenizer's. The
-    package cannot compute the scores of other than dense retrievers, so their folders lose `modules.json`.
+    Queries have a route of their own where they have an encoder of their own. Lengths of None are the tokenizer's.
     """
-    if not is_one_dense_vector(folder):
-        for modules in (folder / MODULES, folder / QUERY / MODULES):
-            modules.unlink(missing_ok=True)
-        return
-    hidden_size = backbones.sizes(folder).hidden_size
-    save_pooling(folder, load_pooling(folder), hidden_size)
-    modules = json.loads((folder / MODULES).read_text())
-    if (folder / SHARING).exists():
-        modules[0]["type"] = f"{PACKAGE}.Router"
-        _write(folder / ROUTER, _router())
-    if (width := read_settings(folder).dense) is not None and width.dim is not None:
-        _write_projection(folder, hidden_size, width.dim, bias=width.bias)
-        modules.append({"idx": 2, "name": "2", "path": DENSE, "type": f"{PACKAGE}.Dense"})
-    _write(folder / MODULES, modules)
-    lengths = {"query_length": query_max_tokens, "document_length": passage_max_tokens}
-    stated = {name: length for name, length in lengths.items() if length is not None}
-    for encoder in (folder, *([folder / QUERY] if (folder / SHARING).exists() else [])):
-        _write(encoder / TRANSFORMER_CONFIGS[0], stated)
-    _write(folder / CONFIG, {
-        "model_type": "SentenceTransformer", "requirements": REQUIRES, "prompts": {"query": "", "document": ""},
-        "default_prompt_name": None, "similarity_fn_name": "dot",
-    })  # fmt: skip
+    settings, lengths = read_settings(folder), Lengths(query_max_tokens, passage_max_tokens)
+    has_two_encoders = (folder / SHARING).exists()
+    name, reason = package_class(settings, lengths, has_two_encoders=has_two_encoders)
+    if name is None:
+        for path in (folder / MODULES, folder / QUERY / MODULES):
+            path.unlink(missing_ok=True)
+        return Exported(None, reason)
+    pooling, hidden_size = load_pooling(folder), backbones.sizes(folder).hidden_size
+    in_pylate = pylate_layout.fits(settings, lengths)
+    after = _after_encoder(folder, settings, pooling) if not in_pylate else [_projection(folder, "late", "PyLateDense")]
+    modules = [Module("Transformer", ""), *after]
+    if has_two_encoders:
+        modules[0] = Module("Router", "")
+        write_json(folder / ROUTER, _router())
+    save_pooling(folder, pooling, hidden_size)
+    write_json(folder / MODULES, [module.entry(number) for number, module in enumerate(modules)])
+    for encoder in (folder, *([folder / QUERY] if has_two_encoders else [])):
+        own = pylate_layout.transformer_settings(lengths) if in_pylate else transformer_settings(settings, lengths)
+        write_json(encoder / TRANSFORMER_CONFIGS[0], own)
+    of_pylate = pylate_layout.configuration(folder, settings, lengths) if in_pylate else None
+    write_json(folder / CONFIG, of_pylate or _package_configuration(name, settings))
     if not (folder / SETTINGS).exists():  # by which this project recognises its own folders
-        _write(folder / SETTINGS, read_settings(folder).as_json())
+        write_json(folder / SETTINGS, settings.as_json())
+    return Exported(name, in_pylate=in_pylate)
+
+
+def _after_encoder(folder: Path, settings: RetrieverSettings, pooling: Pooling) -> list[Module]:
+    """Write the files of the modules after the encoder, and return their entries."""
+    if settings.lexical:
+        return lexical_modules(folder)
+    if settings.late:
+        projection = _projection(folder, "late", "Dense", of_tokens=True)
+        tokenizer = Tokenizer.load(folder)
+        norms = [normalisation(folder, 2, of_tokens=True)] if settings.late.normalise else []
+        return [projection, *norms, *mask_modules(folder, settings.late, tokenizer, first=2 + len(norms))]
+    modules = [Module("Pooling", POOLING.parent.name)]
+    if settings.dense is not None and settings.dense.dim is not None:
+        modules.append(_projection(folder, "dense", "Dense"))
+    return [*modules, normalisation(folder, 3, of_tokens=False)] if settings.normalises else modules
+
+
+def _package_configuration(name: str, settings: RetrieverSettings) -> dict[str, Any]:
+    similarity = {"SparseEncoder": "dot", "MultiVectorEncoder": "maxsim"}.get(name, "dot")
+    if settings.normalises:
+        similarity = "cosine"  # equal to the inner product, also after the package has truncated vectors
+    query, passage = (settings.prompts.query, settings.prompts.passage) if settings.prompts else ("", "")
+    value: dict[str, Any] = {
+        "model_type": name, "requirements": REQUIRES, "prompts": {"query": query, "document": passage},
+        "default_prompt_name": None, "similarity_fn_name": similarity,
+    }  # fmt: skip
+    top = settings.lexical.top_passages if settings.lexical else None
+    return value if top is None else value | {"max_active_dims": top}
 
 
 def _router() -> dict[str, Any]:
@@ -72,18 +120,18 @@ def _router() -> dict[str, Any]:
     }
 
 
-def _write_projection(folder: Path, hidden_size: int, dim: int, *, bias: bool) -> None:
-    """Write the projection of the pooled vector as a module without activation."""
-    (folder / DENSE).mkdir()
-    _write(folder / DENSE / POOLING.name, {
-        "in_features": hidden_size, "out_features": dim, "bias": bias,
-        "activation_function": "torch.nn.modules.linear.Identity",
-    })  # fmt: skip
-    names = ("weight", "bias") if bias else ("weight",)
+def _projection(folder: Path, view: str, kind: str, *, of_tokens: bool = False) -> Module:
+    """Write the projection of a view as a package's layer without activation."""
+    module, head = Module(kind, DENSE_MODULE), f"heads.{view}.projection."
+    (folder / module.path).mkdir()
     weights = read_weights(folder / WEIGHTS)
-    projection = {f"linear.{name}": weights[f"{PROJECTION}.{name}"].contiguous() for name in names}
-    save_file(projection, folder / DENSE / "model.safetensors")
-
-
-def _write(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    names = [name for name in ("weight", "bias") if head + name in weights]
+    projection = {f"linear.{name}": weights[head + name].contiguous() for name in names}
+    out_features, in_features = projection["linear.weight"].shape
+    feature = {name: "token_embeddings" for name in ("module_input_name", "module_output_name") if of_tokens}
+    write_json(folder / module.path / POOLING.name, {
+        "in_features": in_features, "out_features": out_features, "bias": "bias" in names,
+        "activation_function": "torch.nn.modules.linear.Identity", **feature,
+    })  # fmt: skip
+    save_file(projection, folder / module.path / "model.safetensors")
+    return module

@@ -18,16 +18,18 @@ from storage.store.store import SCRATCH
 from tasks.runtime import distributed
 from tasks.runtime.leftovers import discard, is_intact, record
 from tasks.session import print_line
+from tasks.training.averaging import WeightAverage
 
 STATE = Path(SCRATCH) / "training"
-WEIGHTS, OPTIMISER = "weights.safetensors", "optimiser.safetensors"
+WEIGHTS, OPTIMISER, AVERAGE = "weights.safetensors", "optimiser.safetensors", "average.safetensors"
 SCALER, SCALING = "scaler", ("scale", "_growth_tracker")
 KEPT = 2  # checkpoints: if a disk damages the newest, only the minute since the one before is lost
 
 
 def save_state(
-    out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler
-) -> None:
+    out: Path, step: int, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler,
+    average: WeightAverage | None = None,
+) -> None:  # fmt: skip
     """Save a checkpoint after `step` steps below `out`, and delete all but the newest two.
 
     The folder is flushed, recorded and renamed before older ones are deleted, so that an intact checkpoint remains
@@ -47,6 +49,8 @@ def save_state(
     state |= {f"{SCALER}.{name}": torch.tensor(scaling[name], dtype=torch.double) for name in SCALING if scaling}
     save_file(weights(objective), building / WEIGHTS)
     save_file(state, building / OPTIMISER)
+    if average is not None:
+        save_file({name: value.contiguous() for name, value in average.values.items()}, building / AVERAGE)
     for file in (*building.iterdir(), building):
         flush(file)
     record(out, str(STATE / target.name), at=building)
@@ -56,7 +60,10 @@ def save_state(
         discard(out, str(STATE / older))
 
 
-def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler) -> int:
+def restore(
+    out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler,
+    average: WeightAverage | None = None,
+) -> int:  # fmt: skip
     """Load the newest intact checkpoint below `out` and return its step; 0 where there is none.
 
     Damaged checkpoints are reported, and deleted when all processes have loaded theirs.
@@ -65,6 +72,8 @@ def restore(out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, s
     damaged = [name for name in _checkpoints(out) if intact is None or name > intact]
     if intact is not None:
         _load(out / STATE / intact, objective, optimiser, scaler)
+        if average is not None:
+            average.load(read_weights(out / STATE / intact / AVERAGE))
     distributed.barrier()
     if damaged and distributed.rank() == 0:
         after = (

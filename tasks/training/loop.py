@@ -21,6 +21,7 @@ from tasks.runtime.device import choose_device
 from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
+from tasks.training.averaging import WeightAverage
 from tasks.training.checkpoints import restore, save_state
 from tasks.training.compilation import compile_layers
 from tasks.training.frozen import Frozen
@@ -45,7 +46,8 @@ def fit(
 ) -> None:  # fmt: skip
     """Train the objective in place; `batch_of(step)` returns the batch of a step, which depends on `step` only.
 
-    `frozen` parameters keep their values in the first steps.
+    `frozen` parameters keep their values in the first steps. With `settings.average` the objective ends with averages
+    of its weights; probes and losses are those of the weights that are trained.
 
     Resumes from the newest intact checkpoint below `out`. Losses, gradient norms by part, tokens per second, what the
     objective observes and what `probe` returns are logged to `out/logs/metrics.jsonl` and to TensorBoard's files next
@@ -61,7 +63,8 @@ def fit(
     if execution().compile:
         compile_layers(objective)
     optimiser = Optimiser(objective, settings, steps, device)
-    first = restore(out, objective, optimiser.adamw, optimiser.scaler)
+    average = WeightAverage(objective, settings.average, steps) if settings.average else None
+    first = restore(out, objective, optimiser.adamw, optimiser.scaler, average)
     distributed.check_replicas_equal(objective)  # also waits until all have loaded what the first process will replace
     last_saved, writes, interval = time.monotonic(), distributed.rank() == 0, Interval()
     with (
@@ -88,6 +91,8 @@ def fit(
                 values = interval.read({**losses, **norms, **getattr(objective, "observed", {})})
                 interval.check(values, losses, f"step {step + 1} of {steps}")
             optimiser.step()
+            if average is not None:
+                average.update(step + 1)
             if logged:
                 values |= {"learning_rate": rate, **interval.rates()}
                 counter.set_postfix({name: f"{values[name]:.3f}" for name in losses}, refresh=False)
@@ -100,11 +105,13 @@ def fit(
                 distributed.check_replicas_equal(objective)
                 must_be_finite(objective, step + 1, steps)
                 if writes:
-                    save_state(out, step + 1, objective, optimiser.adamw, optimiser.scaler)
+                    save_state(out, step + 1, objective, optimiser.adamw, optimiser.scaler, average)
                 last_saved = time.monotonic()
             if ending:
                 distributed.barrier()  # a process that ends earlier would have the one ended that still saves
                 sigterm.deliver()
+    if average is not None:
+        average.apply()
     distributed.check_replicas_equal(objective)
     must_be_finite(objective, steps, steps)
     objective.to("cpu").eval()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from models.settings import omitted_at
 from storage.settings import Settings
 from tasks.runtime.device import Precision
+from tasks.training.averaging import Average
 from tasks.training.interval import LOSS_SCALE
 
 
@@ -30,6 +31,8 @@ class OptimisationSettings(Settings):
     precision: Annotated[Precision | None, omitted_at(None)] = None
     """The number format of the layers' products; weights, losses and the optimiser are in float32. Null, as before this
     setting, is bfloat16 on a GPU and float32 on a CPU."""
+    average: Annotated[Average | None, omitted_at(None)] = None
+    """Replace the weights at the end of the training by an average of those during it; null for the last weights."""
 
 
 class Optimiser:

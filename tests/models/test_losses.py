@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from models.losses import contrastive_loss, masked_lm_loss
+from models.losses import contrastive_loss, margin_loss, masked_lm_loss
 from models.masking import IGNORED
 from tests.tiny import SHAPE, tiny_bert
 
@@ -97,6 +97,17 @@ def test_contrastive_loss_by_hand() -> None:
 
     # Query 0 gives its positive 3/4 of the mass, query 1 gives 1/2.
     assert loss.item() == pytest.approx(-(math.log(3 / 4) + math.log(1 / 2)) / 2, rel=1e-6)
+
+
+def test_the_margin_loss_by_hand() -> None:
+    scores, teacher = torch.tensor([[3.0, 1.0, 2.0], [0.0, 1.0, 0.0]]), torch.tensor([[9.0, 1.0, 5.0], [4.0, 0.0, 2.0]])
+
+    loss = margin_loss(scores, teacher, temperature=0.5, teacher_temperature=2.0)
+
+    # Margins of the model: 4, 2 and -2, 0; of the teacher: 4, 2 and 2, 1. A constant for a query changes neither.
+    assert loss.item() == pytest.approx((0 + 0 + 16 + 1) / 4)
+    shifted = margin_loss(scores + 7, teacher - 3, temperature=0.5, teacher_temperature=2.0)
+    assert shifted.item() == pytest.approx(loss.item())
 
 
 def test_what_is_excluded_gets_no_gradient() -> None:

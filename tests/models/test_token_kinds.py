@@ -19,7 +19,7 @@ from models.papers.cpdae import distinct_words
 from models.retrievers.cross_encoder import encode_pair
 from models.row_random import RowRandom
 from models.texts import crop_with_specials, truncate_with_specials, word_indices
-from models.token_texts import WITHOUT_BLANKS, continues_word
+from models.token_texts import WITHOUT_BLANKS, closes_word, continues_word
 from models.tokens import Tokenizer
 from tests import tokenizers
 from tests.tokenizers import KINDS
@@ -74,9 +74,10 @@ def test_byte_level_tokens_join_to_the_text_and_words_begin_between_characters(t
     ("kind", "text", "words"),
     [
         ("wordpiece", "Mountains, kings", ["mountains", ",", "kings"]),
-        ("byte_level", "Hey (painter's) café x1", ["Hey", " (painter", "'s", ")", " café", " x1"]),
-        ("sentencepiece", "Hey (painter's) café x1", ["Hey", "", "(painter", "'s", ")", "café", "x1"]),
+        ("byte_level", "Hey (painter's) café x1", ["Hey", " (", "painter", "'s", ")", " café", " x1"]),
+        ("sentencepiece", "Hey (painter's) café x1", ["Hey", "", "(", "painter", "'", "s", ")", "café", "x1"]),
         ("sentencepiece", "中文 漢字", ["", "中", "文", "", "漢", "字"]),
+        ("byte_level", "river-king 3.5", ["river", "-", "king", " 3", ".", "5"]),
     ],
 )
 def test_words_by_hand(kind: str, text: str, words: list[str]) -> None:
@@ -179,6 +180,16 @@ def test_names_of_special_tokens_are_read_from_the_configuration(tmp_path: Path)
 )
 def test_a_token_that_begins_within_a_character_continues_a_word(text: bytes, continues: bool) -> None:
     assert continues_word(text, "Ġ") == continues
+
+
+@pytest.mark.parametrize(
+    ("text", "closes"),
+    [(b" (", True), (b"\xe2\x80\x9c", True), (b"\x9c", False), (b"\xe2\x80", False), (b"a.", True), (b".a", False),
+     ("字".encode(), True), (b" ", False), (b"", False), ("é".encode(), False)],
+)  # fmt: skip
+def test_a_word_begins_after_a_mark_that_is_complete(text: bytes, closes: bool) -> None:
+    assert closes_word(text, "Ġ") == closes
+    assert not closes_word(text, "##")
 
 
 def test_what_surrounds_a_text_is_what_the_tokenizer_adds() -> None:

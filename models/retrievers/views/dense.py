@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
@@ -34,6 +35,9 @@ class Settings:
     """The weight of the view's scores in the sum of scores."""
     bias: Annotated[bool, omitted_at(False)] = False
     """Whether the projection has a bias, as in COIL's code (`nn.Linear` for [CLS])."""
+    normalise: Annotated[bool | None, omitted_at(None)] = None
+    """Whether vectors have length 1, so that their inner product is the cosine; null for what the initial checkpoint
+    states, which is false but for models of sentence-transformers."""
 
     def __post_init__(self) -> None:
         if self.dim is not None and self.dim < 1:
@@ -45,11 +49,12 @@ class Settings:
 
 
 class View(nn.Module):
-    """The pooled hidden state, projected if there is a dimension."""
+    """The pooled hidden state, projected if there is a dimension, and normalised to length 1 if requested."""
 
     def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
+        self.normalise = bool(settings.normalise)
         self.projection: nn.Linear | None = None
         if settings.dim is not None:
             self.projection = nn.Linear(config.hidden_size, settings.dim, bias=settings.bias)
@@ -61,7 +66,9 @@ class View(nn.Module):
         """Return a representation with only the dense part [B, D], in float32."""
         with torch.autocast(hidden_BLH.device.type, enabled=False):
             vectors_BD = pool(hidden_BLH.float(), tokens.mask, self.pooling)
-            return Representation(dense=vectors_BD if self.projection is None else self.projection(vectors_BD))
+            if self.projection is not None:
+                vectors_BD = self.projection(vectors_BD)
+            return Representation(dense=normalize(vectors_BD, dim=-1) if self.normalise else vectors_BD)
 
     def similarity(self, queries: Representation, passages: Representation) -> Tensor:
         """Return the inner products [Q, P] in float32."""

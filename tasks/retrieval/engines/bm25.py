@@ -104,6 +104,15 @@ def open_index(
     return lambda texts: _lookup(lucene, texts, rows, ids)
 
 
+def term_contributions(
+    path: Path, terms: Sequence[str], passage_ids: list[str], ids: PassageIndex
+) -> list[list[float]]:
+    """Return what one occurrence of each term adds to the score of each passage, a list for each term."""
+    settings = describe(path)
+    lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
+    return [lucene.term_scores(term, passage_ids) for term in terms]
+
+
 def _lookup(lucene: Lucene, texts: Sequence[str], rows: Indices, ids: PassageIndex) -> Lookup:
     def lookup(queries: Sequence[int], depth: int) -> list[Hits]:
         step = max(1, HITS_PER_CALL // depth)

@@ -132,6 +132,22 @@ def open_index(
     return searcher
 
 
+def term_contributions(
+    path: Path, terms: Sequence[str], passage_ids: list[str], ids: PassageIndex
+) -> list[list[float]]:
+    """Return what one occurrence of each term adds to the score of each passage, a list for each term."""
+    index, rows = _package().BM25.load(path / INDEX, mmap=True), ids.rows(pa.array(passage_ids, pa.string()))
+    scores = []
+    for term in terms:
+        number = index.vocab_dict.get(term)
+        start, end = (0, 0) if number is None else index.scores["indptr"][number : number + 2]
+        of_passage = dict(
+            zip(index.scores["indices"][start:end].tolist(), index.scores["data"][start:end], strict=True)
+        )
+        scores.append([of_passage.get(row, 0.0) for row in rows.tolist()])
+    return scores
+
+
 def _retrieve(index: Any, terms: list[list[int]], depth: int, ids: PassageIndex) -> list[Hits]:
     """Return the best passages of each query, given by the numbers of its terms."""
     results = [Hits(ids.descending[:0], np.zeros(0, np.float32))] * len(terms)

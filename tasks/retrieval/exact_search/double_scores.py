@@ -76,6 +76,13 @@ class StoredVectors:
             views = {view: representation(read_shard(self.folder, shard, view), view) for view in weights}
             yield int(start), Encoded(**views)
 
+    def passage(self, row: int) -> Encoded:
+        """Return the representations of one passage, by its row."""
+        shard = int(np.searchsorted(self.starts, row, side="right")) - 1
+        number, weights = row - int(self.starts[shard]), self.similarity.weights
+        views = {view: representation(read_shard(self.folder, shard, view).taken([number]), view) for view in weights}
+        return Encoded(**views)
+
     def scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> Vectors:
         """Return the scores [N] of N pairs of a row of `queries` and a row of the passages.
 

@@ -76,6 +76,17 @@ class Lucene:
             pool.shutdown()
         return _as_arrays(cast("java.util.List", results))
 
+    def term_scores(self, term: str, passage_ids: list[str]) -> list[float]:
+        """Return what one occurrence of a term in a query adds to the score of each passage; 0 where it is absent."""
+        query, named = java("org.apache.lucene.search.TermQuery"), java("org.apache.lucene.index.Term")
+        scores = []
+        for passage_id in passage_ids:
+            hits = self.searcher.search(query(named(ID, passage_id)), 1).scoreDocs
+            # As a Query: jnius would take the protected method that explains a Weight.
+            explained = self.searcher.explain(cast(QUERY, query(named(CONTENTS, term))), hits[0].doc) if hits else None
+            scores.append(float(explained.getValue().doubleValue()) if explained else 0.0)
+        return scores
+
     @cached_property
     def _search(self) -> Any:
         """A method handle: (text, depth, order) -> its hits."""

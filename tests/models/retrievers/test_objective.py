@@ -244,6 +244,25 @@ def test_soft_labels_are_a_cross_entropy_over_the_querys_own_passages(contrast_w
         assert set(losses) == {"distillation"}
 
 
+def test_margins_are_compared_with_those_of_the_teacher() -> None:
+    retriever = tiny_retriever("hybrid").eval()
+    teacher = torch.randn(4, 3, generator=torch.Generator().manual_seed(4)) * 3
+    batch = examples(3, teacher=teacher)
+    distillation = Distillation(teacher_temperature=2.0, contrast_weight=0.0, targets="margins")
+    objective = Finetuning(retriever, replace(PLAIN, distillation=distillation))
+
+    losses = objective.compare(objective.encode(batch)[0], batch)
+
+    scores = slow_scores(retriever, batch)["sum"]
+    expected = 0.0
+    for query in range(4):
+        for number in (1, 2):
+            margin = float(scores[query, query * 3] - scores[query, query * 3 + number]) / 4.0
+            expected += (margin - float(teacher[query, 0] - teacher[query, number]) / 2.0) ** 2 / 8
+    assert set(losses) == {"distillation"}
+    assert losses["distillation"].item() == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("progress", [0.1, 0.5])
 def test_experts_learn_alike_and_then_compete(progress: float) -> None:
     retriever = tiny_retriever("mixture").eval()

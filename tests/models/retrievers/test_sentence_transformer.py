@@ -1,15 +1,15 @@
 """Models in the layout of sentence-transformers give the vectors that sentence-transformers gives."""
 
+from __future__ import annotations
+
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, normalizers
 from transformers import DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
@@ -17,6 +17,9 @@ from models.layers import bert
 from models.retrievers import load, retriever
 from models.retrievers.bi_encoder import save_pooling
 from tests.tiny import PIECES, fast_tokenizer, save_backbone, save_t5, save_tokenizer, tiny_bert, tiny_retriever
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 TEXTS = ["river mountain castle", "king", "The castles, and the painters of a planet. " * 4, "Winter Garden"]
 MODES = ["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -43,6 +46,9 @@ def encoder(folder: Path, kind: str) -> Path:
 
 def saved(folder: Path, kind: str, *parts: str, max_tokens: int | None = None, **options: Any) -> SentenceTransformer:
     """Such an encoder with what follows it, as sentence-transformers saves it."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
     torch.manual_seed(4)
     first = modules.Transformer(str(encoder(folder / kind, kind)), max_seq_length=max_tokens)
     size = first.get_embedding_dimension()
@@ -121,6 +127,8 @@ def test_lower_case_is_theirs(tmp_path: Path) -> None:
     (folder / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 64}'
     )
+
+    from sentence_transformers import SentenceTransformer
 
     assert_same(folder, SentenceTransformer(str(folder), device="cpu"))
     np.testing.assert_array_equal(vectors(folder, ["WINTER"], "query"), vectors(folder, ["winter"], "query"))

@@ -1,5 +1,6 @@
 """Each miner selects by its rule."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -174,3 +175,35 @@ def test_of_equal_ranks_the_union_takes_the_first_runs(written: Any, run_stage: 
         settings = Union(miner="union", depth=9, negatives=None, seed=1)
         result = run_stage(mine, runs=runs[:count], positives=labels, passages=passages_of(written), settings=settings)
         assert [(row["passage_id"], row["score"]) for row in read_rows(result, Negatives)] == expected
+
+
+def test_the_cross_encoder_miner_uses_a_share_of_the_positives_probability(written: Any, run_stage: Any) -> None:
+    tables = RandomTables(written, run_stage, 6, 1)
+
+    results = tables.mined(CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, share=0.6))
+
+    def probability(query: str, name: str) -> float:
+        return 1 / (1 + math.exp(-np.float32(tables.teacher[query, name])))
+
+    for query, wanted in tables.positives.items():
+        highest = 0.6 * min(probability(query, name) for name in wanted)
+        expected = [row for row in tables.without_positives(query, 0, 9) if probability(query, row[0]) <= highest]
+        assert without_scores(results.get(query, [])) == without_scores(expected)
+    assert any(results.values())
+    with pytest.raises(ValueError, match="give either margin or share"):
+        CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1)
+    with pytest.raises(ValueError, match="give either margin or share"):
+        CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=0.1, share=0.5)
+
+
+@pytest.mark.parametrize("positive", [-800.0, -40.0, -1.0, 0.0, 3.0, 60.0, 900.0])
+@pytest.mark.parametrize("share", [0.05, 0.95, 1.0])
+def test_a_share_of_any_probability_is_a_finite_score(positive: float, share: float) -> None:
+    settings = CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, share=share)
+
+    highest = settings.highest(positive)
+
+    assert math.isfinite(highest)
+    assert highest <= positive
+    if abs(positive) <= 40:
+        assert 1 / (1 + math.exp(-highest)) == pytest.approx(share / (1 + math.exp(-positive)), rel=1e-9)

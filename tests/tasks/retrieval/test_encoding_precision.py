@@ -14,9 +14,9 @@ from storage.vectors import VECTORS_JSON, Encoded, read_shard
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.cross_encoder.score import score
 from tasks.job import Job
-from tasks.pseudo_queries.filter_queries import Relevance
+from tasks.pseudo_queries.filter_settings import Relevance
 from tasks.retrieval.encode import Encoding, TextEncoder, encode
-from tasks.retrieval.search import query_encoder
+from tasks.retrieval.search import QueryEncoder
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.retrieval.test_encode import saved
 from tests.tiny import WORDS
@@ -90,7 +90,7 @@ def test_queries_are_encoded_in_the_precision_of_the_stored_vectors(
         settings = Encoding.model_validate({**LENGTHS, "precision": precision})
         vectors = run_stage(encode, passages, checkpoint, settings=settings)
         expected = TextEncoder(checkpoint.path, settings.precision)(["king of the island"], "query", 12)
-        assert np.array_equal(query_encoder(vectors, checkpoint)(["king of the island"]).dense, expected.dense)
+        assert np.array_equal(QueryEncoder(vectors, checkpoint)(["king of the island"]).dense, expected.dense)
 
 
 def test_scores_of_a_lower_precision_are_near_float32_and_have_a_key_of_their_own(

@@ -1,34 +1,152 @@
-"""Exported retrievers have the same vectors in sentence-transformers."""
+"""Exported retrievers of every kind and family have the scores of this project in sentence-transformers."""
 
+from __future__ import annotations
+
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from models.layers.backbone import Backbone
+from models.representation import Pooling
 from models.retrievers import load as loading
+from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import Retriever, RetrieverSettings, save
-from models.retrievers.views import dense
-from tasks.retrieval.sentence_transformer_export import add_files
-from tests.tiny import save_tokenizer, tiny_bert, tiny_tokenizer
+from models.retrievers.retriever_settings import Prompts
+from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.late import Settings as Late
+from models.retrievers.views.lexical import Settings as Lexical
+from storage.store.store import Store
+from tasks.retrieval.encode import TextEncoder
+from tasks.retrieval.sentence_transformer_export import Exported, add_files
+from tests.tiny import LATE, LEXICAL, save_tokenizer, tiny_bert, tiny_tokenizer
+from tests.tiny_families import tiny_family
 
-TEXTS = ["river castle", "king stone, bread winter"]
+QUERIES = ["river castle", "king", "winter garden, stone. bread music planet ocean tree letter engine bridge"]
+PASSAGES = ["river castle.", "king stone, bread winter", "music", "painter planet castles tree ocean music king " * 3]
+LENGTHS = {"query_max_tokens": 12, "passage_max_tokens": 20}
+PROMPTS = Prompts(query="king of: ", passage="stone, ")
+COLBERT = Late(**LATE | {"normalise": True, "query_masks": 12})
+KINDS: dict[str, tuple[RetrieverSettings, str]] = {
+    "dense": (RetrieverSettings(dense=Dense(dim=None)), "SentenceTransformer"),
+    "projected": (RetrieverSettings(dense=Dense(dim=6)), "SentenceTransformer"),
+    "with a bias": (RetrieverSettings(dense=Dense(dim=6, bias=True)), "SentenceTransformer"),
+    "normalised": (RetrieverSettings(dense=Dense(dim=6, normalise=True)), "SentenceTransformer"),
+    "prompts": (RetrieverSettings(dense=Dense(dim=None, normalise=True), prompts=PROMPTS), "SentenceTransformer"),
+    "SPLADE": (RetrieverSettings(lexical=Lexical(**LEXICAL), prompts=PROMPTS), "SparseEncoder"),
+    "largest weights": (
+        RetrieverSettings(lexical=Lexical(**LEXICAL | {"top_passages": 9, "top_queries": 9})), "SparseEncoder"
+    ),
+    "ColBERT": (RetrieverSettings(late=COLBERT), "MultiVectorEncoder"),
+    "late, few masks": (
+        RetrieverSettings(late=Late(**LATE | {"query_masks": 5, "bias": True}), prompts=PROMPTS), "MultiVectorEncoder"
+    ),
+    "late, words only": (
+        RetrieverSettings(late=Late(**LATE | {"use_cls": False, "use_sep": False})), "MultiVectorEncoder"
+    ),
+}  # fmt: skip
+FAMILIES = ("roberta", "modernbert", "distilbert")
+OF_EVERY_FAMILY = ("normalised", "SPLADE", "ColBERT")
+CASES = [("bert", "siamese", kind) for kind in KINDS]
+CASES += [("bert", "separate", kind) for kind in KINDS if KINDS[kind][1] != "MultiVectorEncoder"]
+CASES += [(family, "siamese", kind) for family in FAMILIES for kind in OF_EVERY_FAMILY]
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@torch.no_grad()
-def test_a_projection_is_exported_with_its_bias(tmp_path: Path, bias: bool) -> None:
-    package = pytest.importorskip("sentence_transformers")
-    settings = RetrieverSettings(dense=dense.Settings(dim=6, bias=bias))
-    retriever = Retriever(DenseEncoder(tiny_bert(), "cls"), settings, tiny_tokenizer())
-    for parameter in retriever.own().values():
-        parameter.add_(torch.randn_like(parameter))
-    save(retriever, tmp_path)
-    save_tokenizer(tmp_path)
+def backbone(folder: Path, family: str) -> Backbone:
+    if family == "bert":
+        return tiny_bert()
+    # RoBERTa's positions begin after [PAD], whose id is 0. In ModernBERT a [MASK] that is farther from all tokens than
+    # its window sees nothing, and transformers gives it other states; 32 masks and the usual 128 tokens are not so far.
+    changes = {"roberta": {"max_position_embeddings": 41}, "modernbert": {"local_attention": 32}}
+    (folder / family).mkdir()
+    return tiny_family(folder / family, family, pad_token_id=0, **changes.get(family, {}))
 
-    add_files(tmp_path, query_max_tokens=12, passage_max_tokens=20)
 
-    ours = loading.load(tmp_path)
-    expected = ours.retriever(ours.pad_batch(ours.encode(TEXTS, "passage", 20)), "passage").dense
-    vectors = package.SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(vectors, expected, rtol=1e-4, atol=1e-4)
+def saved(folder: Path, model: Backbone, sharing: Any, settings: RetrieverSettings, pooling: Pooling = "mean") -> None:
+    """A trained retriever's folder, with random weights; a query encoder of its own differs from the passages'."""
+    encoder = towers.build_encoders(DenseEncoder(model, pooling), sharing)
+    retriever = Retriever(encoder, settings, tiny_tokenizer())
+    with torch.no_grad():
+        for parameter in [*retriever.own().values(), *(encoder.query.parameters() if sharing == "separate" else ())]:
+            parameter.add_(torch.randn_like(parameter) * 0.3)
+    folder.mkdir()
+    save(retriever, folder)
+    special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
+    for part in [folder, *([folder / towers.QUERY] if sharing == "separate" else [])]:
+        save_tokenizer(part)
+        configuration = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", **special}
+        (part / "tokenizer_config.json").write_text(json.dumps(configuration))
+
+
+@torch.inference_mode()
+def our_scores(folder: Path) -> np.ndarray[Any, Any]:
+    opened = loading.load(folder)
+    sides: list[tuple[list[str], Any, int]] = [(QUERIES, "query", 12), (PASSAGES, "passage", 20)]
+    encoded = [opened.retriever(opened.pad_batch(opened.encode(*side)), side[1]) for side in sides]
+    scores = opened.retriever.scores(*encoded)  # type: ignore[union-attr, operator]
+    (view,) = opened.retriever.views
+    return scores[view].numpy()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("family", "sharing", "kind"), CASES)
+def test_the_package_has_our_scores(family: str, sharing: str, kind: str, tmp_path: Path) -> None:
+    package: Any = pytest.importorskip("sentence_transformers")
+    settings, name = KINDS[kind]
+    saved(folder := tmp_path / "model", backbone(tmp_path, family), sharing, settings)
+    before = our_scores(folder)
+
+    exported = add_files(folder, **LENGTHS)
+
+    assert exported == Exported(name, in_pylate=kind == "ColBERT")  # whose layout the package reads, too
+    model = getattr(package, name)(str(folder), device="cpu", local_files_only=True)
+    theirs = model.similarity(model.encode_query(QUERIES), model.encode_document(PASSAGES)).cpu().to_dense().numpy()
+    np.testing.assert_allclose(theirs, before, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(our_scores(folder), before)
+    assert np.ptp(before) > 0.01
+
+
+REFUSED: dict[str, tuple[RetrieverSettings, str]] = {
+    "two views": (RetrieverSettings(dense=Dense(dim=None), lexical=Lexical(**LEXICAL)), "adds the scores of dense and"),
+    "another head": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"head": "own"})), "vocabulary head but of own"),
+    "ReLU": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"activation": "relu"})), "the activation relu"),
+    "no [CLS]": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"pool_specials": False})), "leaves out"),
+    "other numbers": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"top_passages": 9})), "other numbers of weights"),
+    "exact matches": (RetrieverSettings(late=Late(**LATE | {"exact_match": True})), "equal tokens only"),
+    "long masks": (RetrieverSettings(late=Late(**LATE | {"query_masks": 13})), "padded with .MASK. to 13"),
+    "private layers": (RetrieverSettings(late=Late(**LATE), shared_layers=1), "layers of its own"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_package_cannot_compute_does_not_open_there(what: str, tmp_path: Path) -> None:
+    settings, reason = REFUSED[what]
+    saved(folder := tmp_path / "model", tiny_bert(), "siamese", settings)
+
+    exported = add_files(folder, **LENGTHS)
+
+    assert exported.name is None
+    assert reason in exported.reason or reason.replace(".MASK.", "[MASK]") in exported.reason
+    assert not (folder / "modules.json").exists()
+    assert loading.read_settings(folder) == settings
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_truncated_vectors_are_those_of_the_package(normalise: bool, store: Store, tmp_path: Path) -> None:
+    package: Any = pytest.importorskip("sentence_transformers")
+    settings = RetrieverSettings(dense=Dense(dim=None, normalise=normalise))
+    saved(folder := tmp_path / "model", tiny_bert(), "siamese", settings)
+    encoder = TextEncoder(folder, truncate_dim=7)
+    queries, passages = (encoder(texts, role, 20).dense for texts, role in ((QUERIES, "query"), (PASSAGES, "passage")))
+    assert queries is not None
+    assert passages is not None
+
+    add_files(folder, query_max_tokens=20, passage_max_tokens=20)
+
+    model = package.SentenceTransformer(str(folder), device="cpu", local_files_only=True, truncate_dim=7)
+    theirs = model.similarity(model.encode_query(QUERIES), model.encode_document(PASSAGES)).numpy()
+    np.testing.assert_allclose(queries @ passages.T, theirs, rtol=1e-4, atol=1e-4)
+    assert queries.shape == (3, 7)

@@ -38,32 +38,35 @@ def compiler(on_one_thread: Session) -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_losses_and_gradients_are_those_of_eager_layers(tokenizer: Tokenizer) -> None:
-    """With dropout and in chunks, which pass twice; the second batch has other shapes."""
-    eager, compiled = (objective("contrast", dropout=0.2).train() for _ in range(2))
-    compile_layers(compiled)
+    """With dropout and in chunks, of which a contrast encodes each twice; the second batch has other shapes."""
+    graphs = 0
+    for kind, steps in (("contrast", 2), ("ar", 1)):
+        eager, compiled = (objective(kind, dropout=0.2).train() for _ in range(2))
+        compile_layers(compiled)
 
-    for step in range(2):
-        batch = batches("contrast", tokenizer)(step)
-        expected = gradients(eager, batch, 3, (1, step))
-        losses = gradients(compiled, batch, 3, (1, step))
-        assert losses.keys() == expected.keys()
-        torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+        for step in range(steps):
+            batch = batches(kind, tokenizer)(step)
+            expected = gradients(eager, batch, 3, (1, step))
+            losses = gradients(compiled, batch, 3, (1, step))
+            assert losses.keys() == expected.keys()
+            torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
 
-    for (name, parameter), (_, other) in zip(compiled.named_parameters(), eager.named_parameters(), strict=True):
-        if other.grad is None:
-            assert parameter.grad is None, name
-        else:  # that of a key's bias is 0 up to rounding
-            assert (parameter.grad - other.grad).norm() <= 1e-5 * other.grad.norm() + 1e-8, name
-    assert counters["stats"]["unique_graphs"] > 1  # with a graph and without
+        for (name, parameter), (_, other) in zip(compiled.named_parameters(), eager.named_parameters(), strict=True):
+            if other.grad is None:
+                assert parameter.grad is None, name
+            else:  # that of a key's bias is 0 up to rounding
+                assert (parameter.grad - other.grad).norm() <= 1e-5 * other.grad.norm() + 1e-8, name
+        assert counters["stats"]["unique_graphs"] > graphs  # of the decoder's layer, too
+        graphs = counters["stats"]["unique_graphs"]
+    assert graphs > 2  # of the encoder's layer with gradients and without
     assert not counters["graph_break"]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 def test_a_resumed_run_ends_with_the_losses_and_weights_of_an_eager_one(
     tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint in the middle is loaded into newly compiled layers."""
+    """The checkpoint in the middle is loaded into newly compiled layers, which compute as eager ones: see above."""
     batch_of = batches("ar", tokenizer)
 
     def broken(step: int) -> Batch:
@@ -73,16 +76,14 @@ def test_a_resumed_run_ends_with_the_losses_and_weights_of_an_eager_one(
 
     eager = run(objective("ar", dropout=0.2), batch_of, 5, tmp_path / "eager", fitting=CHUNKED)
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device="cpu", compile=True))):
+    execution = Execution(workers=1, threads=1, device="cpu", compile=True)
+    with session(Session(Store(tmp_path / "store"), execution)), torch.compiler.set_stance("force_eager"):
         with pytest.raises(KeyboardInterrupt):
             run(objective("ar", dropout=0.2), broken, 5, tmp_path / "compiled", fitting=CHUNKED)
         resumed = run(objective("ar", dropout=0.2), batch_of, 5, tmp_path / "compiled", fitting=CHUNKED)
 
-    assert counters["stats"]["unique_graphs"] > 1  # of the encoder's and of the decoder's layers
-    assert not counters["graph_break"]
-    torch.testing.assert_close(resumed, eager, rtol=1e-3, atol=1e-5)
-    for line, other in zip(lines(tmp_path / "compiled"), lines(tmp_path / "eager"), strict=True):
-        assert line == pytest.approx(other, rel=1e-4)
+    torch.testing.assert_close(resumed, eager, rtol=0, atol=0)
+    assert lines(tmp_path / "compiled") == lines(tmp_path / "eager")
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from tasks.training.divided_texts import DividedTexts
+from tests.tasks.forked_processes import fork_server
 
 ROWS = [7, 0, 3, 3, 11, 1, 4]
 
@@ -41,9 +41,8 @@ def test_one_process_tokenises_all_rows() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
-def test_processes_tokenise_disjoint_rows_and_have_the_ids_of_all(size: int, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+def test_processes_tokenise_disjoint_rows_and_have_the_ids_of_all(tmp_path: Path) -> None:
+    size, context = 3, fork_server()
     processes = [context.Process(target=tokenise_together, args=(rank, size, tmp_path)) for rank in range(size)]
     for process in processes:
         process.start()

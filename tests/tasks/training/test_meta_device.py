@@ -30,12 +30,17 @@ def test_pytorchs_compiler_is_not_imported() -> None:
     """Nor what a recipe is read without: transformers, pandas."""
     code = """
 import sys
+import torch
 from flows import reproduce
 from models.layers import bert
+from tasks.flops import counting
 from tasks.training.meta_device import on_meta_device
 with on_meta_device():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
                                          intermediate_size=4, max_position_embeddings=4))
+with counting() as counter:
+    torch.ones(2, 3) @ torch.ones(3, 4)
+assert counter.flops == 2 * 2 * 3 * 4
 print(*sorted({"torch._dynamo", "transformers", "pandas", "scipy", "ranx", "prefect"} & set(sys.modules)))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

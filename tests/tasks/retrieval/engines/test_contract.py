@@ -68,6 +68,9 @@ class Case:
 
 
 EXACT = Exact(engine="exact")
+LISTS_ALL = ("exact", "faiss")
+"""The engines that list passages which share nothing with a query; others list only those that do."""
+
 ALL_TOKENS = Candidates(
     engine="candidates", factory="Flat", ef_search=None, nprobe=None, tokens_per_query_token=999, candidates=COUNT
 )
@@ -127,8 +130,8 @@ class Contract:
         return Hits(np.array(rows, np.int64), np.array([scores[row] for row in rows], np.float32))
 
     def matches(self, query: int, row: int) -> bool:
-        """Whether the engine lists the passage: exact search and FAISS list all, others those that share something."""
-        if self.case.settings.engine in ("exact", "faiss"):
+        """Whether the engine lists the passage."""
+        if self.case.settings.engine in LISTS_ALL:
             return True
         if self.case.settings.engine == "candidates":
             return bool(words(QUERIES, query) and words(PASSAGES, row))
@@ -192,7 +195,7 @@ def test_lists_and_ties_equal_the_reference(contract: Contract, depth: int) -> N
 def test_an_empty_query_lists_all_passages_by_id_or_none(contract: Contract) -> None:
     (hits,) = contract.search(contract.folder, 9, [EMPTY_QUERY])
     by_id = sorted(range(COUNT), key=lambda row: f"p{row}", reverse=True)
-    assert hits.rows.tolist() == (by_id[:9] if contract.case.settings.engine in ("exact", "faiss") else [])
+    assert hits.rows.tolist() == (by_id[:9] if contract.case.settings.engine in LISTS_ALL else [])
     assert not hits.scores.any()
 
 
