@@ -1,49 +1,26 @@
 """The claims of a study: what the papers say, the systems that test it, and the minimum detectable effect.
 
-`configs/study/claims.yaml` fixes them before anything is run, the largest expected effect first. Each system (YAML key
-`arms`) is a recipe and a row of its report; claims compare pairs of systems (YAML key `contrasts`).
-`flows/study/run.py` runs what they need, and `tasks/evaluation/claim_verdicts.py` tests them.
+`configs/study/claims.yaml` fixes them before anything is run. Each system (YAML key `arms`) is a recipe and a row of
+its report; claims compare pairs of systems (YAML key `contrasts`). `flows/study/order.py` orders the runs that they
+need, and `tasks/evaluation/claim_verdicts.py` tests them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain, cycle
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flows.recipe.load import load_recipe, read_settings
+from flows.recipe.load import read_settings
 from flows.recipe.shipped import CLAIMS
+from flows.study.systems import MIN_SEEDS, Curves, Folds, Name, Share, System, check_distinct, crossed_trials
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.results.study_runs import Trial
 from storage.settings import Seed, Settings
 from tasks.evaluation.metrics import METRIC
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
-Fold = Annotated[int, Field(gt=0)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-
-
-class System(Settings):
-    """A system that is trained and measured."""
-
-    recipe: str
-    """A shipped recipe, or the path of one."""
-    row: Name | None
-    """A row of the recipe's report; null where only the cost of its pre-training is compared."""
-
-    @property
-    def name(self) -> str:
-        """The recipe's name in the results folder."""
-        return Path(self.recipe).stem
-
-    @property
-    def words(self) -> str:
-        """The recipe and the row, for messages."""
-        return f"{self.name}/{self.row}" if self.row else self.name
 
 
 class Comparison(Settings):
@@ -53,24 +30,8 @@ class Comparison(Settings):
     than: Name
     printed: Annotated[list[Share], Field(min_length=2, max_length=2)] | None = None
     """The paper's values of the two systems in the claim's `printed_metric`."""
-
-
-def dealt_trials(
-    recipe: str, seeds: Sequence[int], folds: Sequence[int] | None, steps: int | None = None
-) -> list[Trial]:
-    """Return the runs of a recipe: one for each seed, which are dealt to the folds in turn."""
-    return [Trial(recipe, seed, fold, steps) for seed, fold in zip(seeds, cycle(folds or [None]), strict=False)]
-
-
-def check_folds(name: str, seeds: Sequence[int], folds: Sequence[int] | None) -> None:
-    """Raise ValueError for seeds or folds that are given twice, or seeds of which some folds have more than others."""
-    if folds and len(set(folds)) < len(folds):
-        raise ValueError(f"{name}: folds: expected different folds, found {list(folds)}")
-    if folds and (len(seeds) % len(folds) or len(set(seeds)) < len(seeds)):
-        raise ValueError(
-            f"{name}: seeds: expected different seeds, as many for every fold, so a multiple of {len(folds)}; found "
-            f"{len(seeds)}"
-        )
+    expected: Share | None = None
+    """The difference that the pilot suggests, in the claim's own metric; null where no pilot measured it."""
 
 
 class Claim(Settings):
@@ -79,9 +40,9 @@ class Claim(Settings):
     name: Name
     statement: str
     """The claim in one sentence."""
-    paper: str
-    """The paper's name in `storage/reported_results.csv`."""
-    source: str
+    paper: str | None
+    """The paper's name in `storage/reported_results.csv`; null for a question of ours."""
+    source: str | None
     """The paper's table or section."""
     printed_metric: str | None
     """The paper's metric; null where it prints no numbers."""
@@ -93,9 +54,9 @@ class Claim(Settings):
     metric: Annotated[str, Field(pattern=METRIC.pattern)] | None
     """The metric of the test; null where a cost is measured."""
     seeds: Annotated[list[Seed], Field(min_length=1)]
-    folds: Annotated[list[Fold], Field(min_length=2)] | None = None
-    """The folds of a cross-validation; seeds are dealt to them in turn. Null for the recipes' own splits."""
-    arms: Annotated[dict[Name, System], Field(min_length=2, max_length=4)]
+    folds: Folds | None = None
+    """The folds, with every seed in each of them; null for the recipes' own splits."""
+    arms: Annotated[dict[Name, System], Field(min_length=2, max_length=6)]
     contrasts: Annotated[list[Comparison], Field(min_length=1)]
     smallest: Share | None
     """The minimum detectable effect at 80 % power (`tasks.evaluation.claim_verdicts.minimum_detectable_effect`)."""
@@ -105,20 +66,21 @@ class Claim(Settings):
     def bounded_effect(self, comparison: Comparison) -> float | None:
         """Return the difference that our interval can bound; None for no values, or values of another metric than ours.
 
-        Without folds there is none either: questions on one article count as independent then, so that the interval is
-        too narrow to exclude an effect.
+        Without folds there is none either, since the interval then excludes no variation of the train queries.
         """
         if comparison.printed is None or self.folds is None or self.printed_metric != self.metric:
             return None
         return comparison.printed[0] - comparison.printed[1]
 
-    def trials(self, recipe: str) -> list[Trial]:
-        """Return the runs of a recipe that the claim needs: one for each seed."""
-        return dealt_trials(recipe, self.seeds, self.folds)
+    def trials(self, system: System) -> list[Trial]:
+        """Return the runs of a system that the claim needs, fold by fold."""
+        return crossed_trials(system.recipe, self.seeds, self.folds, system.steps)
 
     @model_validator(mode="after")
-    def _folds_have_equal_numbers_of_seeds(self) -> Claim:
-        check_folds(self.name, self.seeds, self.folds)
+    def _seeds_suffice_in_folds(self) -> Claim:
+        check_distinct(self.name, self.seeds, self.folds)
+        if self.folds and len(self.seeds) < MIN_SEEDS:
+            raise ValueError(f"{self.name}: seeds: expected {MIN_SEEDS} or more with folds, found {len(self.seeds)}")
         return self
 
     @model_validator(mode="after")
@@ -128,7 +90,9 @@ class Claim(Settings):
                 raise ValueError(f"{self.name}: {min(unknown)!r} is none of the arms {', '.join(self.arms)}")
             if comparison.printed and self.printed_metric is None:
                 raise ValueError(f"{self.name}: numbers are printed; expected printed_metric")
-        if self.paper not in PAPERS.values():
+        if (self.paper is None) != (self.source is None):
+            raise ValueError(f"{self.name}: expected paper and source, or null for both")
+        if self.paper is not None and self.paper not in PAPERS.values():
             raise ValueError(f"{self.name}: paper: expected one of {', '.join(PAPERS.values())}, found {self.paper!r}")
         if len({self.measures == "quality", self.metric is not None, self.smallest is not None}) > 1:
             raise ValueError(f"{self.name}: expected metric and smallest for a claim about quality, and only there")
@@ -137,44 +101,47 @@ class Claim(Settings):
         return self
 
 
-class Curves(Settings):
-    """Learning curves: systems after several numbers of pre-training steps, each with equal seeds and folds."""
+class Block(Settings):
+    """Claims whose runs are done together, since they share artifacts."""
 
-    metric: Annotated[str, Field(pattern=METRIC.pattern)]
-    rows: Annotated[dict[Name, str], Field(min_length=1)]
-    """The rows of the recipes' reports that are drawn, with the words for each."""
-    without: str
-    """The recipe without pre-training, where all curves begin."""
-    systems: Annotated[dict[str, str], Field(min_length=1)]
-    """The recipe of each system."""
-    steps: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
-    seeds: Annotated[list[Seed], Field(min_length=1)]
-    folds: Annotated[list[Fold], Field(min_length=2)] | None = None
-    """As a claim's folds."""
+    claims: Annotated[list[Name], Field(min_length=1)]
+    first: Literal["seed", "fold"] = "seed"
+    """All runs of a seed come before the next seed, whose pre-training folds share; or all of a fold, whose query
+    generator seeds share."""
 
-    @model_validator(mode="after")
-    def _folds_have_equal_numbers_of_seeds(self) -> Curves:
-        check_folds("curves", self.seeds, self.folds)
-        return self
 
-    def trials(self, name: str, steps: int) -> list[Trial]:
-        """Return the runs of a system with so many steps; for 0 those without pre-training."""
-        if not steps:
-            return dealt_trials(self.without, self.seeds, self.folds)
-        return dealt_trials(self.systems[name], self.seeds, self.folds, steps)
+class Dropped(Settings):
+    """A claim of the papers that the study does not test."""
 
-    def runs(self) -> list[Trial]:
-        """Return all runs, those with few steps first."""
-        steps = (0, *sorted(self.steps))
-        return list(dict.fromkeys(trial for n in steps for name in self.systems for trial in self.trials(name, n)))
+    statement: str
+    reason: str
+
+
+class Advice(Settings):
+    """What a comparison means for a user, in sentences that are fixed before its result is known."""
+
+    claim: Name
+    arm: Name
+    than: Name
+    asks: str
+    """The user's question; the answer until all runs are kept is how many are."""
+    supported: str
+    contradicted: str
+    undecided: str
 
 
 class Study(Settings):
-    """The claims, in the order in which they are tested, and the learning curves, which are run after them."""
+    """The claims, the order in which their runs are done, and the learning curves, which are run after them."""
 
     title: str
     description: str
     claims: Annotated[list[Claim], Field(min_length=1)]
+    order: list[Block] = Field(default_factory=list)
+    """Empty for the order of the claims, one after the other."""
+    dropped: list[Dropped] = Field(default_factory=list)
+    question: str = ""
+    advice: list[Advice] = Field(default_factory=list)
+    """The answers to the question, with which the page of results begins."""
     curves: Curves | None = None
 
     @model_validator(mode="after")
@@ -182,12 +149,28 @@ class Study(Settings):
         names = [claim.name for claim in self.claims]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"claims: the name {min(twice)!r} stands twice; give each its own")
+        ordered = [name for block in self.order for name in block.claims]
+        if self.order and sorted(ordered) != sorted(names):
+            raise ValueError(f"order: expected each claim once: {', '.join(names)}; found {', '.join(ordered)}")
+        return self
+
+    @model_validator(mode="after")
+    def _advice_is_about_comparisons(self) -> Study:
+        known = {(claim.name, pair.arm, pair.than) for claim in self.claims for pair in claim.contrasts}
+        for advice in self.advice:
+            if (advice.claim, advice.arm, advice.than) not in known:
+                raise ValueError(f"advice: {advice.claim} does not compare {advice.arm} with {advice.than}")
         return self
 
     @property
     def family(self) -> int:
         """The number of comparisons that are corrected together for multiple testing."""
         return sum(len(claim.contrasts) for claim in self.claims if claim.measures == "quality")
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks in their order."""
+        return self.order or [Block(claims=[claim.name]) for claim in self.claims]
 
     def chosen(self, names: Sequence[str]) -> list[Claim]:
         """Return the claims of these names, in the study's order; all claims where no name is given."""
@@ -201,54 +184,3 @@ class Study(Settings):
 def load_study(path: Path = CLAIMS) -> Study:
     """Return the study that a file describes."""
     return read_settings(path, (), lambda value, file: Study)
-
-
-def runs(claims: Sequence[Claim]) -> list[Trial]:
-    """Return the runs that the claims need, without duplicates, in the order of the claims, seed by seed."""
-    by_seed = (zip(*(claim.trials(system.recipe) for system in claim.arms.values()), strict=True) for claim in claims)
-    return list(dict.fromkeys(trial for trials in by_seed for trial in chain.from_iterable(trials)))
-
-
-def measured_rows(study: Study, recipe: str) -> dict[str, list[str]]:
-    """Return the rows of a recipe that claims compare, each with its metrics."""
-    rows: dict[str, list[str]] = {}
-    for claim in study.claims:
-        for system in claim.arms.values():
-            if system.recipe == recipe and system.row and claim.metric:
-                metrics = rows.setdefault(system.row, [])
-                if claim.metric not in metrics:
-                    metrics.append(claim.metric)
-    if study.curves and recipe in (study.curves.without, *study.curves.systems.values()):
-        for row in study.curves.rows:
-            rows[row] = list(dict.fromkeys([*rows.get(row, []), study.curves.metric]))
-    return rows
-
-
-def check(study: Study) -> None:
-    """Raise UserError for rows and metrics that the recipes do not have, before anything is run."""
-    names = {system.recipe for claim in study.claims for system in claim.arms.values()}
-    recipes = {name: load_recipe(name) for name in sorted(names)}
-    for claim in study.claims:
-        for system in claim.arms.values():
-            recipe, path = recipes[system.recipe]
-            if system.row and system.row not in recipe.run_names():
-                raise UserError(
-                    f"{claim.name}: {path} has no row {system.row!r}; it has {', '.join(recipe.run_names())}"
-                )
-            if claim.metric and claim.metric not in recipe.evaluate.metrics:
-                raise UserError(f"{claim.name}: {path} does not measure {claim.metric}; add it to evaluate.metrics")
-            if system.row is None and recipe.pretrain is None:
-                raise UserError(f"{claim.name}: {path} pre-trains nothing whose cost could be measured")
-    if study.curves:
-        _check_curves(study.curves)
-
-
-def _check_curves(curves: Curves) -> None:
-    for name in (curves.without, *curves.systems.values()):
-        recipe, path = load_recipe(name)
-        if unknown := set(curves.rows) - set(recipe.run_names()):
-            raise UserError(f"curves: {path} has no row {min(unknown)!r}; it has {', '.join(recipe.run_names())}")
-        if curves.metric not in recipe.evaluate.metrics:
-            raise UserError(f"curves: {path} does not measure {curves.metric}; add it to evaluate.metrics")
-        if (recipe.pretrain is None) != (name == curves.without):
-            raise UserError(f"curves: {path}: expected pre-training in `systems`, and none in `without`")

@@ -66,11 +66,24 @@ def power(
 
 @app.command(epilog="Example: pretrieve study status --results results/study")
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
-    """List the runs that each claim still needs.
+    """Count the runs that each claim still needs.
 
-    Also names runs that other code or data made.
+    Also prints the CPU hours that are missing by system, and names runs that other code or data made.
     """
     from flows.recipe.shipped import CLAIMS
-    from flows.study.run import RESULTS, show_status
+    from flows.study.run import RESULTS
+    from flows.study.status import show_status
 
     show_status(store, results or RESULTS, claims or CLAIMS)
+
+
+@app.command(epilog="Example: pretrieve study data")
+def data() -> None:
+    """Write the collection: SQuAD in folds, with leads of Wikipedia.
+
+    It reads the collection squad, as `pretrieve fetch squad` writes it, and the leads that `make data` fetches.
+    """
+    from flows.study.data import FOLDER, write_data
+    from flows.terminal import say
+
+    say(f"{FOLDER}: {'written' if write_data() else 'is complete'}")

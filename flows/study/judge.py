@@ -26,8 +26,8 @@ from tasks.report.page.study_markdown import Arm, Claimed
 
 Runs = Mapping[Trial, StudyRun]
 REPORTED = {
-    "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "folds", "smallest",
-    "note",
+    "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "seeds", "folds",
+    "smallest", "note",
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
     """Return the verdict on every claim; all comparisons of the study are one family for multiple testing."""
     stored = {
         trial: run
-        for claim in study.claims for system in claim.arms.values() for trial in claim.trials(system.recipe)
+        for claim in study.claims for system in claim.arms.values() for trial in claim.trials(system)
         if (run := read_study_run(trial.folder(results)))
     }  # fmt: skip
     quality = [claim for claim in study.claims if claim.measures == "quality"]
@@ -51,13 +51,12 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
                 name,
                 system.words,
                 system.row,
-                [stored[trial] for trial in claim.trials(system.recipe) if trial in stored],
+                [stored[trial] for trial in claim.trials(system) if trial in stored],
             )
             for name, system in claim.arms.items()
         ]
         claims.append(Claimed(
             **claim.model_dump(include=REPORTED), arms=arms, contrasts=contrasts,
-            runs=[trial.words for trial in claim.trials("")],
             printed=[comparison.printed for comparison in claim.contrasts],
             verdict=claim_verdict([contrast.verdict for contrast in contrasts]),
         ))  # fmt: skip
@@ -65,24 +64,33 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
 
 
 def drawn_curves(study: Study, results: Path) -> LearningCurves | None:
-    """Return the study's learning curves at the numbers of steps whose runs are all kept; None if there are none."""
+    """Return the study's learning curves of the seeds with a run in every fold; None if there are none."""
     if (wanted := study.curves) is None:
         return None
-    systems: dict[str, dict[int, list[StudyRun]]] = {name: {} for name in wanted.systems}
-    for name, by_steps in systems.items():
-        for steps in (0, *wanted.steps):
-            runs = [read_study_run(trial.folder(results)) for trial in wanted.trials(name, steps)]
-            if kept := [run for run in runs if run]:
-                by_steps |= {steps: kept} if len(kept) == len(runs) else {}
-    return learning_curves(wanted.metric, wanted.rows, systems) if any(systems.values()) else None
+    without = {row: _complete(wanted.trials_without(row), results) for row in wanted.rows}
+    systems: dict[str, dict[int, list[StudyRun]]] = {}
+    for name, system in wanted.systems.items():
+        by_steps = {steps: _complete(wanted.trials(name, steps), results) for steps in sorted(system.steps)}
+        systems[name] = {steps: runs for steps, runs in by_steps.items() if runs}
+    if not any(systems.values()) and not any(without.values()):
+        return None
+    starts = {row: (wanted.without[row].row or row, runs) for row, runs in without.items()}
+    return learning_curves(wanted.metric, wanted.rows, systems, starts)
+
+
+def _complete(trials: Sequence[Trial], results: Path) -> list[StudyRun]:
+    """Return the kept runs of the seeds that have a run in every fold."""
+    runs = {trial: read_study_run(trial.folder(results)) for trial in trials}
+    lacking = {trial.seed for trial, run in runs.items() if run is None}
+    return [run for trial, run in runs.items() if run and trial.seed not in lacking]
 
 
 def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
-    lacking = missing(claim, comparison, stored)
-    if lacking or claim.metric is None:
+    if (lacking := missing(claim, comparison, stored)) or claim.metric is None:
         return SystemComparison(
-            comparison.arm, comparison.than, missing=lacking, printed=claim.bounded_effect(comparison)
-        )
+            comparison.arm, comparison.than, missing=lacking, runs=_progress(claim, comparison, stored),
+            printed=claim.bounded_effect(comparison),
+        )  # fmt: skip
     mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
     of_fold: dict[int | None, pa.ChunkedArray] = {}
     for fold, queries, _ in (*mine, *theirs):
@@ -98,15 +106,16 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
 
 
 def _table(claim: Claim, values: Sequence[Values]) -> Sequence[Values]:
-    """Return the values of the runs, with folds as their first dimension; runs are dealt to folds in turn."""
-    return values if claim.folds is None else [np.stack(values[k :: len(claim.folds)]) for k in range(len(claim.folds))]
+    """Return the values of the runs, with folds as their first dimension and their seeds as the second."""
+    seeds = len(claim.seeds)
+    return values if claim.folds is None else [np.stack(values[k : k + seeds]) for k in range(0, len(values), seeds)]
 
 
 def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[int | None, pa.ChunkedArray, Values]]:
     """Return the fold of each run of a system, and its queries and their values, or with folds articles and means."""
     system, measurements = claim.arms[name], []
     queries: dict[int | None, int] = {}
-    for trial in claim.trials(system.recipe):
+    for trial in claim.trials(system):
         run = stored[trial]
         measured = run.measured(system.row or "", claim.metric or "")
         if measured is None:
@@ -134,17 +143,24 @@ def _priced(claim: Claim, comparison: Comparison, stored: Runs) -> CostCompariso
     """Compare the cost per step of two pre-trainings; interrupted ones were not timed, and count as missing."""
     timed = {trial: run for trial, run in stored.items() if "cpu_seconds" in run.facts.pretraining}
     if lacking := missing(claim, comparison, timed):
-        return CostComparison(comparison.arm, comparison.than, lacking)
-    systems = [[timed[trial].facts.pretraining for trial in claim.trials(claim.arms[name].recipe)]
+        return CostComparison(comparison.arm, comparison.than, lacking, _progress(claim, comparison, timed))
+    systems = [[timed[trial].facts.pretraining for trial in claim.trials(claim.arms[name])]
             for name in (comparison.arm, comparison.than)]  # fmt: skip
     seconds, flops = ([[facts[name] for facts in seeds] for seeds in systems] for name in ("cpu_seconds", "flops"))
     return compare_costs(comparison.arm, comparison.than, (seconds[0], seconds[1]), (flops[0][0], flops[1][0]))
 
 
+def _progress(claim: Claim, comparison: Comparison, stored: Runs) -> tuple[int, int]:
+    """Return how many runs of both systems are kept, and how many there are."""
+    systems = (claim.arms[name] for name in (comparison.arm, comparison.than))
+    trials = {trial for system in systems for trial in claim.trials(system)}
+    return len(trials & set(stored)), len(trials)
+
+
 def missing(claim: Claim, comparison: Comparison, stored: Runs) -> list[str]:
     """Return the runs that a comparison still needs, for the user."""
-    lacking = {}
+    lacking: dict[str, list[str]] = {}
     for name in (comparison.arm, comparison.than):
-        recipe = claim.arms[name].recipe
-        lacking[Path(recipe).stem] = [trial.words for trial in claim.trials(recipe) if trial not in stored]
+        system = claim.arms[name]
+        lacking[Path(system.recipe).stem] = [trial.words for trial in claim.trials(system) if trial not in stored]
     return [f"{name} ({', '.join(trials)})" for name, trials in lacking.items() if trials]

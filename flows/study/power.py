@@ -16,7 +16,7 @@ from tasks.evaluation.claim_verdicts import LEVEL
 from tasks.evaluation.power import Design, detectable_effect, variances
 from tasks.evaluation.significance import Values
 
-FOLDS, SEEDS = (1, 5, 10), (1, 2, 3, 5)
+FOLDS, SEEDS = (1, 5, 10), (2, 3, 5, 10)
 Runs = dict[int, dict[int, tuple[tuple[str, ...], Values]]]
 """Queries or articles, and their values, by fold and seed."""
 
@@ -33,12 +33,13 @@ def show_power(system: str, baseline: str, metric: str, family: int, results: Pa
     say(f"{system} − {baseline}: {metric} {differences.mean():+.4f}")
     say(f"folds: {folds}, seeds in each: {seeds}, queries or articles in each: {queries:,}")
     say(
-        f"standard deviations: {math.sqrt(variance.fold):.4f} between folds, {math.sqrt(variance.run):.4f} between "
-        f"runs, {math.sqrt(variance.query):.4f} between queries or articles, {math.sqrt(variance.rest):.4f} rest"
+        f"standard deviations: {math.sqrt(variance.fold):.4f} between folds, {math.sqrt(variance.seed):.4f} between "
+        f"seeds, {math.sqrt(variance.run):.4f} between runs, {math.sqrt(variance.query):.4f} between queries or "
+        f"articles, {math.sqrt(variance.rest):.4f} rest"
         + ("" if seeds > 1 else "; one seed in each fold separates neither runs from folds nor the rest from queries")
     )
-    table = Table("folds", "seeds in each", "runs of a system", "minimum detectable effect (80 % power)")
-    for design in (Design(folds, seeds, queries) for folds in FOLDS for seeds in SEEDS if folds * seeds > 1):
+    table = Table("folds", "seeds", "runs of a system", "minimum detectable effect (80 % power)")
+    for design in (Design(folds, seeds, queries) for folds in FOLDS for seeds in SEEDS):
         effect = detectable_effect(design, variance, LEVEL / family)
         table.add_row(str(design.folds), str(design.seeds), str(design.runs), f"{effect:.4f}")
     Terminal().print(table)
@@ -49,13 +50,16 @@ def differences_of(system: str, baseline: str, metric: str, results: Path) -> Va
     runs = list(read_study_runs(results))
     ours, theirs = (_by_fold(name, metric, runs) for name in (system, baseline))
     sizes = {(len(by_seed), *map(len, {ids for ids, _ in by_seed.values()})) for by_seed in ours.values()}
-    if _ids(ours) != _ids(theirs) or len(sizes) != 1 or len(*sizes) != 2 or sum(map(len, ours.values())) < 2:
+    seeds = {tuple(sorted(by_seed)) for by_seed in ours.values()}
+    crossed = len(seeds) == 1 or {len(names) for names in seeds} == {1}  # one seed in each fold may be its own
+    alike = _ids(ours) == _ids(theirs) and len(sizes) == 1 and len(*sizes) == 2
+    if not crossed or not alike or sum(map(len, ours.values())) < 2:
         raise UserError(
             f"{system} and {baseline}: expected two runs or more of each in {results}, with the same folds, seeds and "
-            f"queries, and equally many in every fold; the numbers of queries or articles by fold and seed are "
-            f"{_numbers(ours)} of {system} and {_numbers(theirs)} of {baseline}"
+            "queries, and in every fold the same seeds and equally many queries; the numbers of queries or articles by "
+            f"fold and seed are {_numbers(ours)} of {system} and {_numbers(theirs)} of {baseline}"
         )
-    return np.array([[ours[fold][seed][1] - theirs[fold][seed][1] for seed in ours[fold]] for fold in ours])
+    return np.array([[ours[fold][seed][1] - theirs[fold][seed][1] for seed in sorted(ours[fold])] for fold in ours])
 
 
 def _by_fold(system: str, metric: str, runs: list[StudyRun]) -> Runs:

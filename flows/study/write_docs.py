@@ -5,6 +5,7 @@ Numbers in documents are never typed by hand: a test compares the documents with
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,18 +13,16 @@ from flows.study.claims import Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from storage.errors import UserError
 from storage.files import write_atomically
-from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
-from tasks.report.page.markdown import results_page, results_part
+from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure, lines
+from tasks.report.page.markdown import results_page
+from tasks.report.page.matrix_markdown import matrix_part
 from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
+from tasks.report.page.study_summary import Answer, study_summary
 
 ROOT = Path(__file__).resolve().parents[2]
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "images"
-RESULTS = ROOT / "results" / "study"
-NOTICE = ROOT / "results" / "notice.md"
-"""What readers must know of all results, such as that recipes changed after the runs; both documents begin with it."""
-SHOWN = "vital_wikipedia.json"
-"""The report that the README shows."""
+RESULTS, MATRICES = ROOT / "results" / "study", ROOT / "results" / "matrices"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
@@ -33,23 +32,42 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
-    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims)}
+    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims, drawn)}
 
 
 def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
+    summary = study_summary(study.question, answers(study, claims), claims, FIGURE if drawn else None)
+    dropped = [(claim.statement, claim.reason) for claim in study.dropped]
+    parts = [f"{summary}\n", study_part(study.title, study.description, claims, dropped)]
     reports = list((ROOT / "results").glob("*.json"))
-    parts = [*_notice(), study_part(study.title, study.description, claims)]
-    return results_page(reports, "\n".join([*parts, *([curves_part(drawn)] if drawn else [])]))
+    return results_page(reports, "\n".join([*parts, *([curves_part(drawn)] if drawn else []), *_matrices()]))
 
 
-def _readme(study: Study, claims: Sequence[Claimed]) -> str:
-    brief, part = study_brief(study.title, study.description, claims), results_part(ROOT / "results" / SHOWN)
-    return _replaced(README.read_text(), "\n" + "\n".join([*_notice(), *filter(None, [brief]), part]) + "\n", README)
+def _matrices() -> list[str]:
+    """Return the sections of the kept matrices, with what the Markdown file next to each says of it."""
+    remarks = {file.stem: file.read_text() for file in MATRICES.glob("*.md")}
+    files = sorted(MATRICES.glob("*.json"))
+    return [matrix_part(json.loads(file.read_text()), remarks.get(file.stem, "")) for file in files]
 
 
-def _notice() -> list[str]:
-    """Return the notice about all results; none where results are those of the current recipes."""
-    return [NOTICE.read_text()] if NOTICE.is_file() else []
+def _readme(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
+    several = drawn is not None and len(list(lines(drawn))) > 1  # one point shows nothing
+    picture = f"![Quality by pre-training steps and by CPU time](docs/images/{FIGURE})\n" if several else ""
+    brief = study_brief(study.title, study.description, claims)
+    return _replaced(README.read_text(), "\n" + "\n".join(filter(None, [picture, brief])) + "\n", README)
+
+
+def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:
+    """Return the study's answers to its question, with the sentences that its results select."""
+    compared = {
+        (claim.name, pair.arm, pair.than): (claim, pair) for claim in claims for pair in claim.contrasts
+    }  # fmt: skip
+    chosen = []
+    for advice in study.advice:
+        claim, pair = compared[advice.claim, advice.arm, advice.than]
+        words = {"supported": advice.supported, "contradicted": advice.contradicted}.get(pair.verdict, advice.undecided)
+        chosen.append(Answer(advice.asks if pair.missing else words, pair, claim.metric))
+    return chosen
 
 
 def _replaced(text: str, part: str, file: Path) -> str:

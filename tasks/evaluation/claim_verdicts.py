@@ -34,13 +34,27 @@ REST = 0.8
 SEED_SIGMA = 0.005
 """Assumed standard deviation of a system's mean over seeds: differences below 0.01 then need several seeds."""
 
+RUN_SIGMA, ARTICLE_SIGMA = 0.013, 0.018
+"""Standard deviations of a difference of MRR@10 between runs and between articles, in the pilot (docs/log.md). Its runs
+cannot tell what of the first is the seeds' (their pre-training) and what the runs' (their fine-tuning): half each."""
+ARTICLE_REST = 0.3
+"""Assumed share of an article's variance that varies with the run."""
+
 
 @cache
 def minimum_detectable_effect(metric: str, queries: int, seeds: int, family: int) -> float:
     """Return the minimum detectable effect at 80 % power and at Holm's first level in a family of this size."""
     variance = 2 * (1 - RHO) * SIGMA[metric.partition("@")[0]] ** 2
-    assumed = Variances(0.0, 2 * SEED_SIGMA**2, (1 - REST) * variance, REST * variance)
+    assumed = Variances(0.0, 2 * SEED_SIGMA**2, 0.0, (1 - REST) * variance, REST * variance)
     return detectable_effect(Design(1, seeds, queries), assumed, LEVEL / family)
+
+
+@cache
+def minimum_detectable_effect_in_folds(folds: int, articles: int, seeds: int, family: int) -> float:
+    """Return the same for a cross-validation, with equally many articles in each fold, by the pilot's variances."""
+    run, article = RUN_SIGMA**2 / 2, ARTICLE_SIGMA**2
+    assumed = Variances(0.0, run, run, (1 - ARTICLE_REST) * article, ARTICLE_REST * article)
+    return detectable_effect(Design(folds, seeds, articles), assumed, LEVEL / family)
 
 
 @dataclass(frozen=True)
@@ -51,6 +65,8 @@ class SystemComparison:
     than: str
     missing: Sequence[str] = ()
     """Recipes and seeds that have not been run; empty where the comparison has a result."""
+    runs: tuple[int, int] = (0, 0)
+    """The number of runs that are kept, and of those that the comparison needs."""
     values: tuple[float, float] | None = None
     """The means of both systems."""
     by_seed: Sequence[float] = ()
@@ -72,12 +88,12 @@ class SystemComparison:
 def compare_systems(arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values]) -> SystemComparison:
     """Return the comparison of two systems; `with_verdicts` adds the correction for its family.
 
-    Values are by seed and query, or by fold, seed and cluster of queries, whose value is a mean.
+    Values are by seed and query, or with folds by seed and cluster of queries in each fold, whose value is a mean.
     """
     ours, other = np.stack(mine), np.stack(theirs)
     if ours.shape != other.shape:
         raise UserError(f"{arm} and {than}: expected the same runs and queries, found {ours.shape} and {other.shape}")
-    difference, by_seed = mean_difference(ours - other), (ours - other).mean(axis=-1).ravel()
+    difference, by_seed = mean_difference(ours - other), _means_of_seeds(ours - other)
     low, high = difference.interval()
     return SystemComparison(
         arm, than, values=(float(ours.mean()), float(other.mean())),
@@ -123,6 +139,12 @@ def is_bounded(comparison: SystemComparison) -> bool:
     return max(-comparison.low, comparison.high) <= BOUND * abs(comparison.printed)
 
 
+def _means_of_seeds(differences: Values) -> Values:
+    """Return the mean of each seed over its queries, in all folds."""
+    means: Values = differences.mean(axis=-1)
+    return means if means.ndim == 1 else means.mean(axis=0)
+
+
 def _p_of_seeds(means: Values) -> float | None:
     from scipy.stats import ttest_1samp
 
@@ -147,6 +169,7 @@ class CostComparison:
     arm: str
     than: str
     missing: Sequence[str] = ()
+    runs: tuple[int, int] = (0, 0)
     seconds: tuple[float, float] | None = None
     """CPU seconds of a step, the mean over the seeds."""
     flops: tuple[float, float] | None = None
@@ -173,4 +196,4 @@ def compare_costs(
     if len(logs) > 1 and (high < 1 or low > 1):
         verdict = "supported" if high < 1 else "contradicted"
     means = float(mine.mean()), float(theirs.mean())
-    return CostComparison(arm, than, (), means, flops, ratio, low, high, verdict)
+    return CostComparison(arm, than, (), (0, 0), means, flops, ratio, low, high, verdict)

@@ -5,9 +5,10 @@ comes from the mean squares of a two-way table with one value per cell: (MS_seed
 denominator of Clark's quasi F (1973, The language-as-fixed-effect fallacy), with degrees of freedom after Satterthwaite
 (1946). A negative estimate of a variance component counts as 0.
 
-In a cross-validation every fold has its own queries and its own runs, and its runs share their train queries. So a
-fold with several runs is one observation, the mean over its runs. Queries about one article are not independent. Where
-articles are the sample, each counts once, by the mean over its queries.
+In a cross-validation every fold has its own queries, and every seed is a run in each fold: folds share a seed's
+pre-training, so that seeds are crossed with folds. The runs of a fold share its train queries, so that folds are a
+third factor. Queries about one article are not independent. Where articles are the sample, each counts once, by the
+mean over its queries.
 """
 
 from __future__ import annotations
@@ -66,22 +67,17 @@ class Mean:
 
 
 def mean_difference(differences: Values) -> Mean:
-    """Return the mean of differences [seeds, queries] or [folds, seeds, queries].
+    """Return the mean of differences [seeds, queries], or [folds, seeds, queries] with the same seeds in all folds.
 
-    With one fold and one seed its test is the paired t-test. Every fold has `seeds` runs and `queries` of its own. A
-    query may be a cluster, whose value is a mean. Raises ValueError for fewer than two queries.
+    With one fold and one seed its test is the paired t-test. A fold's queries are its own. A query may be a cluster,
+    whose value is a mean. With folds and one seed the seeds' variance is unknown, and the mean is that of this seed.
+    Raises ValueError for fewer than two queries.
     """
     table = differences if differences.ndim == 3 else differences[None]
     folds, seeds, queries = table.shape
     if queries < 2:
         raise ValueError(f"expected two queries or more, found {queries}")
-    squares = mean_squares(table)
-    variance, degrees = squares.queries, float(queries - 1)
-    if folds > 1:
-        variance, degrees = nested_variance(squares.folds, squares.queries, folds, queries)
-    elif seeds > 1:
-        rest_sum = squares.rest * (seeds - 1) * (queries - 1)
-        variance, degrees = combined_variance(squares.seeds, squares.queries, rest_sum, seeds, queries)
+    variance, degrees = variance_of_mean(mean_squares(table), folds, seeds, queries)
     error = math.sqrt(variance / table.size)
     if error <= ROUNDING * float(np.abs(table).max(initial=0.0)):
         error = 0.0
@@ -94,58 +90,76 @@ class MeanSquares:
 
     folds: float
     seeds: float
-    """Of seeds within folds."""
+    runs: float
+    """Of the interaction of seeds and folds."""
     queries: float
     """Of queries within folds."""
     rest: float
 
 
 def mean_squares(table: Values) -> MeanSquares:
-    """Return the mean squares of seeds and queries, which are nested in folds and crossed with each other."""
+    """Return the mean squares of a table: folds and seeds are crossed, and queries are nested in folds."""
     folds, seeds, queries = table.shape
-    by_fold, by_run, by_query = table.mean(axis=(1, 2))[:, None], table.mean(axis=2), table.mean(axis=1)
+    mean, by_fold, by_seed = table.mean(), table.mean(axis=(1, 2))[:, None], table.mean(axis=(0, 2))
+    by_run, by_query = table.mean(axis=2), table.mean(axis=1)
     rest = table - by_run[:, :, None] - by_query[:, None, :] + by_fold[:, :, None]
 
     def square(deviations: Values, repeats: int, degrees: int) -> float:
         return repeats * float(np.square(deviations).sum()) / degrees if degrees else 0.0
 
     return MeanSquares(
-        square(by_fold - table.mean(), seeds * queries, folds - 1),
-        square(by_run - by_fold, queries, folds * (seeds - 1)),
+        square(by_fold - mean, seeds * queries, folds - 1),
+        square(by_seed - mean, folds * queries, seeds - 1),
+        square(by_run - by_fold - by_seed + mean, queries, (folds - 1) * (seeds - 1)),
         square(by_query - by_fold, seeds, folds * (queries - 1)),
         square(rest, 1, folds * (seeds - 1) * (queries - 1)),
     )
 
 
-def nested_variance(fold_square: float, query_square: float, folds: int, queries: int) -> tuple[float, float]:
-    """Return the mean square that determines the variance of the mean over folds, and its degrees of freedom.
-
-    A fold's mean varies with its train queries, its runs and its queries. If folds vary no more than their queries
-    explain, folds count as equal, and all queries are one sample. This choice makes small p-values too frequent
-    (docs/evaluation.md states how often).
-    """
-    if fold_square > query_square:
-        return fold_square, folds - 1.0
-    query_degrees, degrees = folds * (queries - 1), folds * queries - 1
-    return ((folds - 1) * fold_square + query_degrees * query_square) / degrees, float(degrees)
-
-
-def combined_variance(
-    seed_square: float, query_square: float, rest_sum: float, seeds: int, queries: int
-) -> tuple[float, float]:
+def variance_of_mean(squares: MeanSquares, folds: int, seeds: int, queries: int) -> tuple[float, float]:
     """Return the mean square that determines the variance of the mean, and its degrees of freedom.
 
-    Given are the mean squares of seeds and of queries, and the residual sum of squares.
+    A fold's mean varies with its train queries, its runs and its queries. If folds vary no more than their queries
+    explain, folds count as equal, and all queries are one sample. The seeds' part is what they vary more than the
+    interaction with this sample does.
     """
-    rest_degrees = (seeds - 1) * (queries - 1)
-    rest_square = rest_sum / rest_degrees
-    factors = [(seed_square, seeds - 1), (query_square, queries - 1)]
-    kept = [(square, degrees) for square, degrees in factors if square > rest_square]  # else the component is 0
-    variance = sum(square for square, _ in kept) - (len(kept) - 1) * rest_square
-    squares = [square**2 / degrees for square, degrees in kept]
-    if len(kept) != 1:  # with one factor, the residual mean square cancels
-        squares.append(rest_square**2 / rest_degrees)
-    return variance, (variance**2 / sum(squares) if sum(squares) else float(queries - 1))
+    by_query = Square(squares.queries, folds * (queries - 1))
+    rest = Square(squares.rest, folds * (seeds - 1) * (queries - 1))
+    if folds > 1 and squares.folds > squares.queries:
+        sample, interaction = Square(squares.folds, folds - 1), Square(squares.runs, (folds - 1) * (seeds - 1))
+    elif folds > 1:
+        sample, interaction = by_query.pooled(Square(squares.folds, folds - 1)), rest
+    else:
+        sample, interaction = by_query, rest
+    return combined_variance(Square(squares.seeds, seeds - 1), sample, interaction)
+
+
+@dataclass(frozen=True)
+class Square:
+    """A mean square with its degrees of freedom."""
+
+    value: float
+    degrees: int
+
+    def pooled(self, other: Square) -> Square:
+        """Return the mean square of both together."""
+        degrees = self.degrees + other.degrees
+        return Square((self.value * self.degrees + other.value * other.degrees) / degrees, degrees)
+
+
+def combined_variance(seeds: Square, sample: Square, interaction: Square) -> tuple[float, float]:
+    """Return the mean square of a mean over seeds and a sample that are crossed, and its degrees of freedom.
+
+    It is Clark's MS_seed + MS_sample - MS_interaction; a factor that varies less than the interaction is left out.
+    """
+    kept = [factor for factor in (seeds, sample) if factor.value > interaction.value and factor.degrees]
+    if seeds.degrees == 0:
+        return sample.value, float(sample.degrees)
+    variance = sum(factor.value for factor in kept) - (len(kept) - 1) * interaction.value
+    parts = [factor.value**2 / factor.degrees for factor in kept]
+    if len(kept) != 1:  # with one factor, the interaction's mean square cancels
+        parts.append(interaction.value**2 / interaction.degrees)
+    return variance, (variance**2 / sum(parts) if sum(parts) else float(sample.degrees))
 
 
 def quantile(share: float, degrees: float) -> float:

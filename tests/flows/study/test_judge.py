@@ -4,6 +4,7 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +53,15 @@ def test_a_run_that_was_cut_off_has_no_cost(tmp_path: Path) -> None:
     assert cheap.contrasts[0].missing == ["good (seed 2)"]
 
 
-def folded(folder: Path, folds: int = 2, **changed: Any) -> Study:
-    """The first claim with a cross-validation: two seeds in every fold, whose queries are others."""
+def folded(folder: Path, **changed: Any) -> Study:
+    """The first claim with a cross-validation: three seeds in each of three folds, whose queries are others."""
+    numbers = [1, 2, 3]
     first = study().claims[0].model_dump() | {
-        "collection": "toy", "queries": QUERIES * folds, "seeds": [*range(1, 2 * folds + 1)],
-        "folds": [*range(1, folds + 1)],
+        "collection": "toy", "queries": QUERIES * len(numbers), "seeds": numbers, "folds": numbers,
     }  # fmt: skip
-    for name in ("good", "plain"):
-        for seed in first["seeds"]:
-            fold = 1 + (seed - 1) % folds
-            facts = {"fold": fold, "collection": f"toy/fold_{fold}_dev"} | changed
-            write(folder, name, seed, query_prefix=f"fold{fold}-", **facts)
+    for name, fold, seed in product(("good", "plain"), numbers, numbers):
+        facts = {"fold": fold, "collection": f"toy/fold_{fold}_dev"} | changed
+        write(folder, name, seed, query_prefix=f"fold{fold}-", **facts)
     return study(claims=[first])
 
 
@@ -70,11 +69,12 @@ def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
     [claim] = judge_claims(folded(tmp_path), tmp_path)
 
     means = {}
-    for name in ("good", "plain"):
-        for fold, seed in ((1, 1), (1, 3), (2, 2), (2, 4)):
-            table = pq.read_table(tmp_path / name / f"fold-{fold}" / f"seed-{seed}" / "scores.parquet").to_pandas()
-            means[name, seed] = table.groupby("cluster")["value"].mean().to_numpy()
-    differences = np.array([[means["good", seed] - means["plain", seed] for seed in fold] for fold in ((1, 3), (2, 4))])
+    for name, fold, seed in product(("good", "plain"), (1, 2, 3), (1, 2, 3)):
+        table = pq.read_table(tmp_path / name / f"fold-{fold}" / f"seed-{seed}" / "scores.parquet").to_pandas()
+        means[name, fold, seed] = table.groupby("cluster")["value"].mean().to_numpy()
+    differences = np.array([
+        [means["good", fold, seed] - means["plain", fold, seed] for seed in (1, 2, 3)] for fold in (1, 2, 3)
+    ])  # fmt: skip
     [contrast] = claim.contrasts
     assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
@@ -82,26 +82,30 @@ def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
     assert contrast.difference.value == pytest.approx(expected.value)
     assert contrast.difference.error == pytest.approx(expected.error)
     assert contrast.difference.degrees == pytest.approx(expected.degrees)
-    assert (contrast.difference.seeds, contrast.difference.queries) == (4, 8)
-    assert contrast.by_seed == pytest.approx([differences[f, s].mean() for f in range(2) for s in range(2)])
+    assert (contrast.difference.seeds, contrast.difference.queries) == (9, 12)
+    assert contrast.by_seed == pytest.approx(differences.mean(axis=(0, 2)))
     assert claim.verdict == "supported"
     page = study_part("A study", "Made up.", [claim])
-    assert "| 80 × 4 in 2 folds |" in page
-    assert "| seed 1 in fold 1 | seed 2 in fold 2 | seed 3 in fold 1 | seed 4 in fold 2 | mean |" in page
-    command = "--set seed=4 --set dataset.train_split=fold_2_train --set dataset.eval_splits=[fold_2_dev]"
+    assert "| 120 × 9 in 3 folds |" in page
+    assert "| seed 1 | seed 2 | seed 3 | mean |" in page
+    command = "--set seed=3 --set dataset.train_split=fold_2_train --set dataset.eval_splits=[fold_2_dev]"
     assert f"| `pretrieve reproduce made/good {command}` |" in page
-    assert "[good/fold-2/seed-4](../results/study/good/fold-2/seed-4)" in page
+    assert "[good/fold-2/seed-3](../results/study/good/fold-2/seed-3)" in page
 
 
-def test_folds_of_other_data_are_refused_and_missing_ones_are_listed(tmp_path: Path) -> None:
+def test_folds_of_other_data_are_refused_and_missing_ones_are_counted(tmp_path: Path) -> None:
     cross_validation = folded(tmp_path)
-    shutil.rmtree(tmp_path / "plain" / "fold-2" / "seed-4")
+    shutil.rmtree(tmp_path / "plain" / "fold-2" / "seed-3")
 
     [claim] = judge_claims(cross_validation, tmp_path)
-    assert claim.contrasts[0].missing == ["plain (seed 4 in fold 2)"]
+    assert claim.contrasts[0].missing == ["plain (seed 3 in fold 2)"]
+    assert claim.contrasts[0].runs == (17, 18)
+    assert claim.verdict == "not run"
+    page = study_part("A study", "Made up.", [claim])
+    assert "| 17 of 18 runs |" in page
 
     folded(tmp_path, collection="toy/dev")
-    with pytest.raises(UserError, match="helps needs the 80 queries of toy/fold_1_dev; found 40 of toy/dev"):
+    with pytest.raises(UserError, match="helps needs the 120 queries of toy/fold_1_dev; found 40 of toy/dev"):
         judge_claims(cross_validation, tmp_path)
 
 
@@ -127,7 +131,10 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     [contrast] = claims[0].contrasts
     assert isinstance(contrast, SystemComparison)
     assert contrast.difference is not None
-    assert "Verdicts of 3 claims: 2 supported, 0 contradicted, 0 bounded, 0 inconclusive, 1 not run." in page
+    assert (
+        "Verdicts of 3 claims: 2 supported, 0 contradicted, 0 bounded, 0 inconclusive, 1 without all of their runs."
+        in page
+    )
     line = next(line for line in page.splitlines() if line.startswith("| It helps."))
     assert "| CAME, Table 2 | +0.100 MRR@10 |" in line
     assert f"+{contrast.difference.value:.3f} [" in line
@@ -142,7 +149,7 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
         in less
     )
     assert line.endswith("| **supported** ([note](#helps)) | 40 × 2 |")
-    assert "Missing runs: absent (seed 1, seed 2)." in page
+    assert "| Nobody knows. `absent` − `plain` | CAME, Table 2 | – | – | – | 2 of 4 runs | 40 × 2 |" in page
     assert "In <another> way." in page
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
@@ -222,12 +229,20 @@ def test_a_far_value_is_drawn_at_the_edge_with_its_number() -> None:
 
 
 def test_the_documents_are_the_page_the_readme_and_the_pictures(tmp_path: Path) -> None:
-    built = documents(study(), results(tmp_path))
+    advice = {"claim": "helps", "arm": "good", "than": "plain", "asks": "Does it help?", "supported": "Take it.",
+              "contradicted": "Leave it.", "undecided": "Toss a coin."}  # fmt: skip
+    answered = study(question="What to do?", advice=[advice], dropped=[{"statement": "It flies.", "reason": "No."}])
+
+    built = documents(answered, results(tmp_path))
 
     assert {IMAGES / FOREST, README, RESULTS_PAGE} < set(built)
-    assert "## A study" in built[RESULTS_PAGE]
-    assert built[RESULTS_PAGE].index("## A study") < built[RESULTS_PAGE].index("## `vital_wikipedia`")
+    page = built[RESULTS_PAGE]
+    assert "**Question.** What to do?\n\n**Answer.** Take it.\n" in page
+    assert re.search(r"- Take it\. \+0\.2\d\d \[.*\] MRR@10, supported\.", page)
+    assert page.index("## In short") < page.index("## A study") < page.index("- It flies. No.")
     assert "A study. Verdicts of 3 claims: 2 supported" in built[README]
-    empty = documents(study(), tmp_path / "nothing")
+    empty = documents(answered, tmp_path / "nothing")
+    assert "**Answer.** Not known yet: no comparison has all of its runs.\n" in empty[RESULTS_PAGE]
+    assert "- Does it help? 0 of 4 runs are kept, so there is no answer yet." in empty[RESULTS_PAGE]
     assert "A study. " not in empty[README]
-    assert "3 not run" in empty[RESULTS_PAGE]
+    assert "3 without all of their runs" in empty[RESULTS_PAGE]

@@ -55,6 +55,15 @@ def test_runs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         differences_of("better/one", "plain/one", "MRR@10", tmp_path)
 
 
+def test_folds_with_other_seeds_are_refused(tmp_path: Path) -> None:
+    for name in ("good", "plain"):
+        for fold, seed in ((1, 1), (1, 2), (2, 1), (2, 3)):
+            write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold)
+
+    with pytest.raises(UserError, match="in every fold the same seeds"):
+        differences_of("good/one", "plain/one", "MRR@10", tmp_path)
+
+
 def test_equally_many_other_queries_are_refused(tmp_path: Path) -> None:
     for seed in (1, 2):
         write(results(tmp_path), "plain", seed, query_prefix="other-")
@@ -72,5 +81,5 @@ def test_the_table_has_a_line_for_each_design(tmp_path: Path, capsys: pytest.Cap
     effects = [
         float(line.split("│")[4]) for line in output.splitlines() if line.startswith("│") and "seeds" not in line
     ]
-    assert len(effects) == 11
+    assert len(effects) == 12
     assert np.all(np.array(effects) > 0)

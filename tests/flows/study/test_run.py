@@ -13,14 +13,17 @@ import yaml
 
 from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
+from flows.study.costs import KnownCosts
 from flows.study.judge import judge_claims
 from flows.study.planned_run import PlannedRun
-from flows.study.run import expected_seconds, run
+from flows.study.run import run
 from storage.errors import UserError
 from storage.results.study_runs import Trial, read_study_run, read_study_runs
 from storage.store.store import Store
 from tasks.report.page.study_curves import PANELS
+from tasks.session import Done
 from tests import warm
+from tests.services.servers import Service
 from tests.studies import results
 from tests.tiny import WORDS, save_backbone
 from tests.warm import environment
@@ -45,14 +48,15 @@ def collection(folder: Path) -> None:
 def recipe(workplace: Path, name: str, steps: int) -> dict[str, Any]:
     """One of the study's, made very small."""
     value: dict[str, Any] = yaml.safe_load(find_recipe(f"study/{name}").read_text())
-    value["dataset"] |= {"path": str(workplace / "toy")}
+    value["dataset"] |= {"path": str(workplace / "toy"), "train_split": "train", "eval_splits": ["dev"]}
     value["corpora"]["pretrain"] = "corpus"
     value["backbone"]["weights"] = str(workplace / "bert")
     value["pretrain"] |= {"steps": steps, "batch": 4, "probe": {"every": 10, "pairs": 4}}
     value["pretrain"]["objective"]["max_tokens"] = 16
     value["encode"] = {"query_max_tokens": 8, "passage_max_tokens": 16}
     value["search"] = {"documents": 10}
-    value["rounds"] = value["rounds"][:1]
+    value["backbone"]["vocabulary"] = None
+    value["rounds"] = value["rounds"][1:2]
     value["rounds"][0]["train"] |= {
         "steps": 2, "batch_queries": 4, "query_max_tokens": 8, "passage_max_tokens": 16,
     }  # fmt: skip
@@ -68,7 +72,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "bert").mkdir()
     save_backbone(folder / "bert")
     arms = {}
-    for name, steps in (("masked_lm", 60), ("retro_mae", 600)):
+    for name, steps in (("masked_lm", 60), ("retro_mae", 300)):
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe(folder, name, steps), sort_keys=False))
         arms[name] = {"recipe": str(folder / f"{name}.yaml"), "row": "retriever_1"}
     common = {"paper": "CPDAE", "source": "Table 1", "printed_metric": None, "collection": "toy/dev",
@@ -84,22 +88,26 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def study(workplace: Path, *arguments: str) -> tuple[int, str]:
+def study(workplace: Path, server: Service, *arguments: str) -> tuple[int, str]:
     """`pretrieve study` on the claims of the place: its exit code and all that it says."""
-    done = warm.run(workplace, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300)
+    done = warm.run(
+        workplace, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300,
+        PREFECT_API_URL=server.url,
+    )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: Path) -> None:
-    code, output = study(workplace, "run", "--hours", "0")
+def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: Path, prefect_server: Service) -> None:
+    code, output = study(workplace, prefect_server, "run", "--hours", "0")
     assert code == 0
     assert "not started: masked_lm, seed 1" in output
 
     command = ["study", "run", "--hours", "1", "--claims", "claims.yaml", "--results", "results"]
     files = workplace / "stdout", workplace / "stderr"
     files[1].touch()
-    cut = warm.start(*command, cwd=workplace, env=environment(workplace), stdout=files[0], stderr=files[1])
+    env = environment(workplace, PREFECT_API_URL=prefect_server.url)
+    cut = warm.start(*command, cwd=workplace, env=env, stdout=files[0], stderr=files[1])
     deadline = time.monotonic() + 240
     while "pretrain" not in files[1].read_text().partition("retro_mae, seed 1")[2]:
         assert time.monotonic() < deadline
@@ -109,7 +117,7 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     assert [run.folder.parent.name for run in read_study_runs(workplace / "results")] == ["masked_lm"]
     first = (workplace / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
 
-    code, output = study(workplace, "run", "--hours", "1")
+    code, output = study(workplace, prefect_server, "run", "--hours", "1")
     assert code == 0, output
     assert "nothing is missing" in output
     assert "masked_lm, seed 1" not in output  # it was kept before the kill
@@ -130,16 +138,16 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     measured = one.measured("retriever_1", "MRR@10")
     assert measured is not None
     assert measured[1].mean() == pytest.approx(row["value"])
-    assert "4 of 4 runs kept" in study(workplace, "status")[1]
+    assert "4 of 4 runs kept" in study(workplace, prefect_server, "status")[1]
     # the killed pre-training was timed in its last attempt only, if it had begun
     assert cheaper.verdict in ("not run", "inconclusive")
 
     path, first_run = workplace / "masked_lm.yaml", Trial("masked_lm", 1).folder(workplace / "results")
     before = read_study_run(first_run)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
-    _, output = study(workplace, "status")
+    _, output = study(workplace, prefect_server, "status")
     assert "masked_lm, seed 1: built by other code or data" in output
-    code, output = study(workplace, "run", "--hours", "1", "--only", "cheaper")
+    code, output = study(workplace, prefect_server, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
     assert "built by other code or data; running it again" in " ".join(output.split())
     assert read_study_run(first_run) != before
@@ -147,16 +155,29 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
 
 
 def test_a_run_is_expected_to_take_what_its_like_took(workplace: Path, tmp_path: Path) -> None:
-    known = list(read_study_runs(results(tmp_path)))
     plan = PlannedRun.of(Trial(str(workplace / "masked_lm.yaml"), 1), Store(tmp_path))
     [train] = [step for step in plan.steps if step.stage == "train"]
     like, unlike = replace(train, round="one"), replace(train, round="two")
-    first = [known_run for known_run in known if known_run.facts.seed == 1]
+    nothing, known = KnownCosts.of(tmp_path), KnownCosts.of(results(tmp_path))
 
-    assert expected_seconds(replace(plan, steps=[like]), []) == 0
-    assert expected_seconds(replace(plan, steps=[like]), known) == 90  # seeds took 60 and 120 seconds
-    assert expected_seconds(replace(plan, steps=[unlike, unlike]), first) == 120
-    assert expected_seconds(replace(plan, steps=[replace(like, cached=True)]), known) == 0
+    def expected(costs: KnownCosts, *steps: Done) -> float:
+        return costs.wall_seconds(replace(plan, steps=steps))
+
+    assert expected(nothing, like) == 0
+    assert expected(known, like) == 75  # seeds took 60 and 120 seconds, both 90 of CPU time
+    assert expected(known, unlike, unlike) == 150
+    assert expected(known, replace(like, cached=True)) == 0
+    counted: set[tuple[str, str]] = set()
+    assert known.cpu_seconds(replace(plan, steps=[like]), counted) == 90
+    assert known.cpu_seconds(replace(plan, steps=[like]), counted) == 0  # a stage of two runs counts once
+    assert KnownCosts.of(tmp_path / "none", tmp_path).cpu == known.cpu
+
+
+def test_a_pretraining_is_expected_to_take_its_steps(workplace: Path, tmp_path: Path) -> None:
+    plan = PlannedRun.of(Trial(str(workplace / "masked_lm.yaml"), 1, None, 30), Store(tmp_path))
+    known = KnownCosts({}, {("pretrain",): [0.5]})
+
+    assert known.cpu_seconds(plan, set()) == 15.0
 
 
 def test_only_how_it_runs_may_be_changed(tmp_path: Path) -> None:

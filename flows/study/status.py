@@ -1,0 +1,74 @@
+"""`pretrieve study status`: which runs are kept and which are missing, and the CPU time that these need."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from flows.recipe.shipped import CLAIMS
+from flows.study.claims import Study, load_study
+from flows.study.costs import KnownCosts
+from flows.study.order import CURVES, claim_runs, curve_runs, needed
+from flows.study.planned_run import PlannedRun
+from flows.study.run import PRIOR, RESULTS
+from flows.terminal import Terminal, unwrapped
+from storage.results.study_runs import Trial, read_study_run
+from storage.store import sources
+from storage.store.store import Store
+
+
+def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) -> None:
+    """Print which runs of each claim are stored and which are missing, and the CPU hours of each system."""
+    study, store = load_study(claims), Store.open_or_new(folder)
+    console = unwrapped()
+    with sources.assuming_present() as absent:
+        plans = {trial: PlannedRun.of(trial, store) for trial in needed(study)}
+    states = {trial: state(plan, results) for trial, plan in plans.items()}
+    for name, trials in _groups(study).items():
+        own = [states[trial] for trial in trials]
+        console.print(f"{name}: {own.count('kept')} of {len(own)} runs kept")
+        for trial in trials:
+            if states[trial] not in ("kept", "missing"):
+                console.print(f"  {Path(trial.recipe).stem}, {trial.words}: {states[trial]}")
+    _show_costs([plans[trial] for trial in plans], states, KnownCosts.of(results, *PRIOR))
+    kept = list(states.values()).count("kept")
+    missing = next((trial for trial in plans if states[trial] != "kept"), None)
+    console.print(f"{kept} of {len(states)} runs kept" + (f"; next: {plans[missing].words}" if missing else ""))
+    for problem in absent:
+        console.print(f"missing data, so keys could not be compared: {problem}")
+
+
+def state(plan: PlannedRun, results: Path) -> str:
+    """Return whether a run is kept, missing, or built by other code or data."""
+    if (stored := read_study_run(plan.trial.folder(results))) is None:
+        return "missing"
+    unknown = any("absent:" in str(step.inputs) for step in plan.steps)
+    return "kept" if unknown or stored.facts.report == plan.report else "built by other code or data"
+
+
+def _groups(study: Study) -> dict[str, list[Trial]]:
+    groups = {claim.name: claim_runs(claim) for claim in study.claims}
+    return groups | ({CURVES: curve_runs(study.curves)} if study.curves else {})
+
+
+def _show_costs(plans: Sequence[PlannedRun], states: dict[Trial, str], known: KnownCosts) -> None:
+    """Print the CPU hours that the missing runs of each system need; a stage that runs share counts once."""
+    seconds: dict[str, float] = defaultdict(float)
+    runs: dict[str, list[str]] = defaultdict(list)
+    counted: set[tuple[str, str]] = set()
+    for plan in plans:
+        steps = f", {plan.trial.steps:,} steps" if plan.trial.steps else ""
+        name = plan.title + steps
+        runs[name].append(states[plan.trial])
+        if states[plan.trial] != "kept":
+            seconds[name] += known.cpu_seconds(plan, counted)
+    table = Table("system", "runs kept", "CPU hours missing")
+    for name, own in runs.items():
+        table.add_row(name, f"{own.count('kept')} of {len(own)}", f"{seconds[name] / 3600:.2f}")
+    table.add_row(
+        "all", f"{list(states.values()).count('kept')} of {len(states)}", f"{sum(seconds.values()) / 3600:.2f}"
+    )
+    Terminal().print(table)
