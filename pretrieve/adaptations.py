@@ -1,0 +1,65 @@
+"""The adaptation of a retriever to a collection without queries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import flows.adapt.run
+from flows.adapt.request import DEFAULT_START, Request
+from pretrieve.retrievers import LoadedRetriever, load
+from pretrieve.runs import COLUMNS
+from pretrieve.settings import Store, printer, store_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """A finished adaptation: the start, or the candidate that was better."""
+
+    out: Path
+    """The folder with `model`, the recipe and the reports."""
+    verdict: str
+    """One sentence."""
+    gained: bool
+    """Whether a candidate was better than the start."""
+    winner: str
+    page: Path
+    """The report."""
+    content: Mapping[str, Any]
+    """The content of report.json."""
+
+    @property
+    def retriever(self) -> LoadedRetriever:
+        """The model that was chosen, with an index of the collection: `adaptation.retriever.search("what is …")`."""
+        return load(self.out)
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """The measurements that decided: run, split (`heldout`, `judged`), metric, value, and its 95 % interval."""
+        import pandas as pd
+
+        return pd.DataFrame(self.content["rows"], columns=list(COLUMNS))
+
+
+def adapt(
+    collection: str | Path, *, start: str | Path | None = None, generator: str | None = None,
+    teacher: str | None = None, hours: float = 1.0, judgements: str | Path | None = None,
+    out: str | Path = "adapted", seed: int = 42, store: Store = None, progress: bool = True,
+) -> Adaptation:  # fmt: skip
+    """Adapt a retriever to a collection, as `pretrieve adapt` does; the same call resumes after an interruption.
+
+    pretrieve.adapt("my-collection", hours=1).verdict
+    """
+    request = Request(
+        Path(collection), Path(out), str(start or DEFAULT_START), generator=generator, teacher=teacher, hours=hours,
+        judgements=None if judgements is None else Path(judgements), seed=seed,
+    )  # fmt: skip
+    done = flows.adapt.run.adapt(request, store_folder(store), printer(progress), with_server=False)
+    content = json.loads(done.page.with_suffix(".json").read_text())
+    return Adaptation(done.out, done.decision.verdict, done.decision.gained, done.decision.winner, done.page, content)

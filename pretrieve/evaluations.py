@@ -1,0 +1,75 @@
+"""Evaluations of retrievers on a suite of collections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.evaluate import evaluated, requested
+from pretrieve.retrievers import LoadedRetriever
+from pretrieve.runs import COLUMNS, Checkpoint
+from pretrieve.settings import Store, as_changes, printer, store_folder
+from storage.store.store import Store as OpenStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The measurements of several systems on a suite."""
+
+    page: Path
+    """The report."""
+    content: Mapping[str, Any]
+    """The content of report.json, with tests and expected values."""
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """The metrics: run, split (as COLLECTION/SPLIT), metric, value, and its interval from low to high."""
+        import pandas as pd
+
+        spans = {(row["dataset"], row["run"], row["metric"]): row for row in self.content["intervals"]}
+        rows = [
+            {**row, "split": f"{row['dataset']}/{row['split']}"}
+            | {bound: spans[row["dataset"], row["run"], row["metric"]][bound] for bound in ("low", "high")}
+            for row in self.content["rows"]
+        ]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    @property
+    def comparisons(self) -> pd.DataFrame:
+        """The paired tests against the first system: dataset, run, baseline, metric, difference, p, p_holm."""
+        import pandas as pd
+
+        return pd.DataFrame(self.content["comparisons"])
+
+
+def evaluate(
+    models: Sequence[str | Path | Checkpoint | LoadedRetriever], *, suite: str, only: Sequence[str] = (),
+    skip_missing: bool = False, store: Store = None, set: Mapping[str, Any] | None = None,  # noqa: A002
+    progress: bool = True,
+) -> Evaluation:  # fmt: skip
+    """Measure retrievers on a suite, as `pretrieve evaluate` does; all are tested against the first.
+
+    pretrieve.evaluate(["bm25", run["retriever_2"]], suite="beir_public", only=["SciFact"]).metrics
+    """
+    folder = store_folder(store)
+    request = requested(
+        [_name(model, folder) for model in models], str(suite), folder, only, skip_missing, as_changes(set)
+    )
+    page = evaluated(request, OpenStore.open_or_new(folder), print_line=printer(progress), with_server=False)
+    return Evaluation(page, json.loads(page.with_suffix(".json").read_text()))
+
+
+def _name(model: str | Path | Checkpoint | LoadedRetriever, store: Path) -> str:
+    """Return a model as the command line names it; one of another store by its folder, one of a run by its round."""
+    if isinstance(model, Checkpoint):
+        same = model.store.resolve() == store.resolve()
+        return f"{model.name}={model.key if same else model.path}"
+    if isinstance(model, LoadedRetriever):
+        return model.argument(store)
+    return str(model)

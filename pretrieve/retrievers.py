@@ -1,0 +1,131 @@
+"""Retrievers: encode texts, and search the passages that a run has encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flows.chain.model_weights import model_weights
+from flows.evaluated_systems import by_name
+from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search
+from flows.store_lookup import lookup, newest_vectors
+from pretrieve.runs import Checkpoint
+from pretrieve.settings import Store, store_folder
+from storage.artifact import Manifest, Source
+from storage.errors import UserError
+from storage.store.store import Store as OpenStore
+from storage.vectors import Encoded
+from tasks.retrieval.encode import Model, TextEncoder, reads
+from tasks.retrieval.interactive import Answer
+from tasks.session import Session, session
+
+Role = Literal["query", "passage"]
+LENGTHS = {"query": 64, "passage": 512}  # tokens, where no run has encoded passages with the retriever
+
+
+class LoadedRetriever:
+    """A retriever of a store, of a folder or of the hub. Its weights are read when it first encodes."""
+
+    def __init__(self, model: Model, name: str, store: OpenStore, index: Path | None = None) -> None:
+        self.name = name
+        """A key, a folder or a hub name."""
+        self.views, self.max_tokens = reads(model.path)
+        self._model, self._store, self._index = model, store, index
+        self._encoder: TextEncoder | None = None
+
+    @property
+    def path(self) -> Path:
+        """The folder of the checkpoint."""
+        return self._model.path
+
+    def argument(self, store: Path) -> str:
+        """Return the retriever as `pretrieve evaluate` takes it with a store."""
+        if self._index is not None:
+            return f"{self._index.resolve().name}={self.path}"
+        here = isinstance(self._model, Source) or self._store.root.resolve() == store.resolve()
+        return self.name if here else f"{self.name}={self.path}"
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the dense vectors of queries [N, H]: `retriever.encode_queries(["what melts ice"])`."""
+        return self._dense(texts, "query")
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the dense vectors of passages [N, H]: `retriever.encode_passages(["Salt melts ice."])`.
+
+        A passage with a title is its title, a blank and its text.
+        """
+        return self._dense(texts, "passage")
+
+    def representations(self, texts: Sequence[str], role: Role) -> Encoded:
+        """Return all representations of texts: `retriever.representations(["salt"], "passage").lexical`."""
+        if isinstance(texts, str):
+            raise UserError("texts: expected a list of texts, found one text; write [text]")
+        with session(Session(self._store)):
+            if self._encoder is None:
+                self._encoder = TextEncoder(self.path)
+            return self._encoder(list(texts), role, self._length(role))
+
+    def search(self, question: str, *, top_k: int = 10, view: str | None = None) -> list[Answer]:
+        """Return the best passages that a run has encoded with this retriever, each with its scores by view.
+
+        `[answer.text for answer in retriever.search("what melts ice", top_k=3)]`. Raises `UserError` for a retriever
+        that has encoded no passages in the store, such as one from the hub.
+        """
+        if self._index is None and isinstance(self._model, Source):
+            raise UserError(
+                f"{self.name}: no run of the store has encoded passages with this model; search with a checkpoint of a "
+                "run, or compare passages with encode_queries and encode_passages"
+            )
+        searched = str(self._index) if self._index else self._model.key
+        return search(open_key(searched, self._store), question, self._store, top=top_k, view=view)
+
+    def _dense(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
+        if self.views != ("dense",):
+            raise UserError(
+                f"{self.name}: has the views {', '.join(self.views)}, not one dense vector; representations() has all"
+            )
+        dense = self.representations(texts, role).dense
+        if dense is None:
+            raise TypeError("a dense retriever has dense vectors")
+        return dense
+
+    def _length(self, role: Role) -> int:
+        """Return the number of tokens at which a text is cut: as the newest vectors in the store, else 64 and 512."""
+        vectors = self._vectors()
+        stated = vectors.settings[f"{role}_max_tokens"] if vectors else LENGTHS[role]
+        return min(int(stated), self.max_tokens)
+
+    def _vectors(self) -> Manifest | None:
+        if isinstance(self._model, Source):
+            return None
+        manifest = lookup(self._model.reference, self._store)
+        return newest_vectors(manifest, self._store) if manifest else None
+
+
+def load(model: Checkpoint | str | Path, *, store: Store = None) -> LoadedRetriever:
+    """Return a retriever: a checkpoint of a run, a key of the store, a folder, package:NAME/FOLDER or a hub name.
+
+    The folder of `pretrieve adapt` is one, too, and has an index to search.
+
+    retriever = pretrieve.load(run["retriever_2"])
+    retriever = pretrieve.load("checkpoints/minilm")
+    """
+    if isinstance(model, Checkpoint):
+        return _loaded(model.key, model.store)
+    return _loaded(str(model), store_folder(store))
+
+
+def _loaded(name: str, folder: Path) -> LoadedRetriever:
+    if (Path(name) / ADAPTED).is_file():
+        store = OpenStore.open(folder_of_store(name, folder))
+        return LoadedRetriever(model_weights(str((Path(name) / MODEL).resolve())), name, store, Path(name))
+    store = OpenStore.open_or_new(folder)
+    _, _, model = by_name(name, store)
+    if isinstance(model, Source):
+        with session(Session(store)):
+            model = model_weights(name)  # converted, where the weights are only in pytorch_model.bin
+    return LoadedRetriever(model, name, store)

@@ -1,0 +1,130 @@
+"""Finished runs: their metrics and their trained checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows import finished_runs
+from flows.reproduce import reproduced
+from flows.store_lookup import artifact
+from pretrieve.recipes import PlannedRecipe, given_recipe
+from pretrieve.settings import Store, as_changes, printer, store_folder
+from storage.artifact import Artifact
+from storage.errors import UserError, suggestion
+from storage.store.store import Store as OpenStore
+from tasks.report.report import measured
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("run", "split", "metric", "value", "low", "high")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A trained checkpoint of a run, which `pretrieve.load` opens."""
+
+    name: str
+    """The round that has trained it, or `pre-training`."""
+    key: str
+    path: Path
+    store: Path
+
+
+@dataclass(frozen=True)
+class FinishedRun(Mapping[str, Checkpoint]):
+    """A run with its report: a mapping of its checkpoints by name, such as `run["retriever_2"]`."""
+
+    name: str
+    page: Path
+    """The report."""
+    _run: finished_runs.FinishedRun
+
+    @property
+    def key(self) -> str:
+        """The key of the report, which `pretrieve compare` takes."""
+        return self._run.report.key
+
+    @property
+    def path(self) -> Path:
+        """The folder of the report in the store, which stays when the recipe is run with other settings."""
+        return self._run.store.folder("report", self.key)
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The recipe as it ran: `run.recipe["seed"]`."""
+        return self._run.recipe
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """The metrics of every system: run, split, metric, value and its 95 % confidence interval from low to high.
+
+        The split of another collection is written as COLLECTION/SPLIT. `run.metrics.query("metric == 'MRR@10'")`.
+        """
+        import pandas as pd
+
+        own, rows = self._run.measurements[0].manifest.settings["dataset"], []
+        for measurement in self._run.measurements:
+            split = measurement.manifest.settings["split"] if measurement.name.startswith(own) else measurement.name
+            rows += [{**row, "split": split} for row in metric_rows(measurement.path)]
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+    def __getitem__(self, name: str) -> Checkpoint:
+        names = self._references()
+        if name not in names:
+            raise UserError(f"{name}: {self.name} has trained no checkpoint of this name; {suggestion(name, names)}")
+        found = artifact(names[name], self._run.store)
+        return Checkpoint(name, found.key, found.path, self._run.store.root)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._references())
+
+    def __len__(self) -> int:
+        return len(self._references())
+
+    def _references(self) -> dict[str, str]:
+        manifest = self._run.report
+        references: Any = manifest.inputs["checkpoints"]
+        return dict(zip(manifest.settings["trained"], references, strict=True))
+
+
+def metric_rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the means of a measurement's folder with their intervals, a row for each run and metric."""
+    measurement = measured(Artifact("evaluate", folder.name, folder))
+    spans = {(row["run"], row["metric"]): row for row in measurement.intervals}
+    return [
+        {"run": row["run"], "metric": row["metric"], "value": row["value"]}
+        | {bound: spans.get((row["run"], row["metric"]), {}).get(bound) for bound in ("low", "high")}
+        for row in measurement.rows
+    ]
+
+
+def reproduce(
+    recipe: PlannedRecipe | str | Path, *, store: Store = None, set: Mapping[str, Any] | None = None,  # noqa: A002
+    progress: bool = True,
+) -> FinishedRun:  # fmt: skip
+    """Run a recipe to its report, as `pretrieve reproduce` does; what the store has is reused.
+
+    Raises `UserError` for what the user can fix. After an interruption the same call resumes.
+
+        run = pretrieve.reproduce("quickstart", store="artifacts", set={"seed": 7})
+    """
+    planned, folder = given_recipe(recipe, set), store_folder(store)
+    page = reproduced(
+        planned.name, folder, as_changes(planned.changes), print_line=printer(progress), with_server=False
+    )
+    if page is None:
+        raise TypeError("a complete run always has a report")
+    report = json.loads(page.with_suffix(".json").read_text())
+    run = finished_runs.finished_run(report["inputs"]["report"], OpenStore.open(folder))
+    return FinishedRun(report["recipe"]["recipe"], page, run)
+
+
+def open_run(name: str | Path, *, store: Store = None) -> FinishedRun:
+    """Return a finished run by a recipe's name, a report's key or a folder: `pretrieve.open_run("quickstart")`."""
+    run = finished_runs.finished_run(str(name), OpenStore.open_or_new(store_folder(store)))
+    return FinishedRun(str(name), run.store.folder("report", run.report.key) / "report.html", run)

@@ -1,0 +1,38 @@
+"""The store and the changes of a recipe, as the functions of this package take them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.command_options import DEFAULT_STORE
+from flows.terminal import unwrapped
+
+Store = str | Path | None
+"""The folder of the artifacts; None for $PRETRIEVE_STORE, else `artifacts` in the working folder."""
+
+
+def store_folder(store: Store) -> Path:
+    """Return the folder of the artifacts, as the commands choose it."""
+    return Path(store) if store is not None else Path(os.environ.get("PRETRIEVE_STORE") or DEFAULT_STORE)
+
+
+def as_changes(values: Mapping[str, Any] | None) -> list[str]:
+    """Return changes by dotted names as the command line's `--set section.key=value`."""
+    return [f"{name}={_as_yaml(value)}" for name, value in (values or {}).items()]
+
+
+def _as_yaml(value: Any) -> str:
+    """Return a value as YAML in one line; JSON is not always that: YAML reads 1e-05 as a text."""
+    plain = json.loads(json.dumps(value, default=os.fspath))
+    return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True).removesuffix("\n").removesuffix("\n...")
+
+
+def printer(shown: bool) -> Callable[[str], None]:
+    """Return what prints the lines of a run: on standard error, in a notebook below the cell; nothing unless shown."""
+    return unwrapped(stderr=True).print if shown else lambda line: None
