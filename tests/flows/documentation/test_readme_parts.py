@@ -1,0 +1,43 @@
+"""The generated parts of the README are those that the result files give, and it stays short."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from flows.documentation import readme
+from flows.recipe.shipped import PROJECT, shipped_recipes
+from storage.errors import UserError
+
+LINES = 150
+
+
+def test_the_readme_and_its_figures_are_what_make_docs_writes() -> None:
+    written = readme.documents()
+
+    assert {path.name for path, text in written.items() if path.read_text(encoding="utf-8") != text} == set()
+    assert {path.suffix for path in written} == {".md", ".svg"}
+
+
+def test_the_readme_is_short() -> None:
+    assert len((PROJECT / "README.md").read_text().splitlines()) <= LINES
+
+
+def test_each_paper_has_a_page_and_a_recipe() -> None:
+    for page, (_, recipe) in readme.PAPERS.items():
+        assert (PROJECT / "docs" / "reproduce" / f"{page}.md").is_file()
+        assert recipe in shipped_recipes()
+
+
+def test_a_readme_without_marks_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "README.md").write_text("# pretrieve\n")
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+
+    with pytest.raises(UserError, match="expected the lines <!-- highlights"):
+        readme.documents()
+
+
+def test_a_badge_is_well_formed_and_says_what_it_shows() -> None:
+    badge = ET.fromstring(readme.badge("python", "3.11, 3.12"))  # our own text
+
+    assert [text.text for text in badge.iter("{http://www.w3.org/2000/svg}text")] == ["python", "3.11, 3.12"]

@@ -1,0 +1,69 @@
+"""`make docs` builds the site, and the site requests nothing from another server."""
+
+import re
+from pathlib import Path
+
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+
+from flows.documentation import notebooks
+from flows.documentation.paper_tables import claims_table, insert_tables, study_claims
+from flows.recipe.shipped import PROJECT
+from storage.results.paper_results import PAPERS, printed_numbers
+
+REQUESTED = re.compile(r"""(?:<script[^>]*\ssrc|<link[^>]*\shref|<img[^>]*\ssrc|<iframe[^>]*\ssrc)=["']?(https?:)?//""")
+
+
+@pytest.mark.slow
+def test_the_site_has_every_page_and_requests_nothing(tmp_path: Path) -> None:
+    """A broken link, an unknown page or a diagram that cannot be drawn fails the build."""
+    config = load_config(str(PROJECT / "mkdocs.yml"), site_dir=str(tmp_path / "site"))
+    config.plugins.on_startup(command="build", dirty=False)
+    build(config)
+
+    pages = {
+        page.relative_to(tmp_path / "site").as_posix(): page.read_text() for page in (tmp_path / "site").rglob("*.html")
+    }
+    assert {"index.html", "reference/recipe.html", "operate/security.html", "reproduce/came.html"} <= set(pages)
+    assert {f"tutorials/{path.stem}.html" for path in notebooks.TUTORIALS.glob("*.ipynb")} <= set(pages)
+    assert [name for name, text in pages.items() if REQUESTED.search(text)] == []
+    for name, text in pages.items():
+        local = re.findall(r'(?:src|srcset)="([^":#?]+)["?#]', text)
+        missing = [path for path in local if not (tmp_path / "site" / name).parent.joinpath(path).exists()]
+        assert missing == [] or name == "404.html", name  # a server's page for any address, with absolute ones
+    assert pages["architecture.html"].count("#only-dark") == 2  # its two diagrams, drawn
+    assert "```" not in pages["architecture.html"]
+
+
+def test_strict_builds_fail_on_what_is_broken() -> None:
+    config = load_config(str(PROJECT / "mkdocs.yml"))
+
+    assert config.strict
+    assert config.validation.links.not_found == config.validation.links.anchors == 30  # logging.WARNING
+
+
+@pytest.mark.parametrize("paper", PAPERS.values())
+def test_a_paper_has_a_page_with_each_table(paper: str) -> None:
+    (page,) = [
+        file for file in (PROJECT / "docs" / "reproduce").glob("*.md") if f"tables of {paper} -->" in file.read_text()
+    ]
+
+    text = insert_tables(page.read_text())
+
+    tables = {number.row.table for number in printed_numbers() if number.row.paper == paper}
+    assert {table for table in tables if f"### {table}\n" not in text} == set()
+    assert "FLOPs |" in text
+    claims = [claim for claim in study_claims() if claim.paper == paper]
+    assert claims_table(paper, claims) in text
+    lines = claims_table(paper, claims).splitlines()[2:]
+    assert len(lines) == sum(len(claim.contrasts) for claim in claims) > 0
+    for claim in claims:
+        for printed in filter(None, claim.printed):
+            assert any(f"{abs(printed[0] - printed[1]):.3f} {claim.printed_metric}" in line for line in lines)
+    assert "<!--" not in text
+
+
+def test_a_misspelt_paper_is_refused() -> None:
+    with pytest.raises(KeyError, match="expected one of"):
+        insert_tables("<!-- tables of CAMEL -->")
