@@ -41,12 +41,12 @@ test-numbers: export OPENBLAS_CORETYPE := Nehalem
 test-numbers: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-numbers: export NUMBA_CPU_NAME := generic
 
-.PHONY: help quickstart test fuzz test-numbers test-services check storm lint data environment bench growth results coverage lock clean
+.PHONY: help quickstart test docs notebooks screenshots fuzz test-numbers test-services check storm lint data environment bench growth results coverage lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads, about 11 minutes on 2 cores
+quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads
 	$(BIN)/pretrieve reproduce quickstart
 
 test: lint data ## ruff, mypy and every test that needs no system package
@@ -67,6 +67,17 @@ fuzz: environment data ## recipes, collections, manifests and versions of odd co
 
 check: lint ## ruff, mypy and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+
+docs: environment ## build the documentation into build/site; fails on a broken link
+	$(BIN)/python -m flows.documentation.readme
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
+notebooks: environment data ## run the tutorials' notebooks and write their outputs into them; minutes
+	$(BIN)/python -m flows.documentation.notebooks
+
+screenshots: environment data ## take the screenshots of the pages from a run that fails and is resumed in the browser
+	@tests/services/install
+	PRETRIEVE_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/services/test_resume_from_ui.py
 
 lint: environment ## ruff and mypy
 	$(BIN)/ruff check .
@@ -115,22 +126,27 @@ growth: environment data ## how each stage's time and memory grow with the colle
 
 results: environment ## write docs/results.md and the README's table from the reports in results/
 	$(BIN)/python -m flows.study.write_docs
+	$(BIN)/python -m flows.seed_results
 
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
 	$(BIN)/python -m flows.paper_coverage
 
-lock: ## resolve pyproject.toml in a clean environment and write requirements.lock and requirements-dev.lock
+lock: ## resolve pyproject.toml in a clean environment and write requirements.lock, -gpu.lock and -dev.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m venv "$$folder/venv"; pip="$$folder/venv/bin/python -m pip"; \
 	freeze() { $$pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; }; \
 	$$pip install --quiet --editable ".[cpu,bm25s,fetch,sentence-transformers,tagger]"; $$pip check; \
 	freeze > "$$folder/run"; \
-	$$pip install --quiet --editable ".[dev]"; $$pip check; \
+	$$pip install --quiet --editable ".[dev,docs]"; $$pip check; freeze > "$$folder/all"; \
 	{ sed -n '/^#/p; / ; /p' requirements.lock; cat "$$folder/run"; } > "$$folder/lock"; \
-	{ sed -n '/^#/p; /^--/p' requirements-dev.lock; freeze | grep -vxFf "$$folder/run"; } > "$$folder/dev"; \
-	cp "$$folder/lock" requirements.lock; cp "$$folder/dev" requirements-dev.lock; \
+	{ sed -n '/^#/p; /^--/p' requirements-dev.lock; grep -vxFf "$$folder/run" "$$folder/all"; } > "$$folder/dev"; \
+	$$pip uninstall --quiet --yes faiss-cpu; $$pip install --quiet --editable ".[gpu]"; $$pip check; \
+	freeze | grep -vxFf "$$folder/all" > "$$folder/new"; \
+	{ sed -n '/^#/p' requirements-gpu.lock; grep ' ; ' requirements.lock; \
+	  grep -v '^faiss-cpu==' "$$folder/run"; cat "$$folder/new"; } > "$$folder/gpu"; \
+	cp "$$folder/gpu" requirements-gpu.lock; cp "$$folder/lock" requirements.lock; cp "$$folder/dev" requirements-dev.lock; \
 	echo "$$(grep -c == requirements.lock) packages to run, $$(grep -c == requirements-dev.lock) more to develop"
 
 clean: ## remove caches and the environment; data/ and artifacts/ stay
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
-	find benchmarks flows tasks models storage tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find benchmarks pretrieve flows tasks models storage tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -89,7 +89,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         make_model(folder, size.model)
-        settings = Settings(size.batch_tokens)
+        settings = Settings(size.batch_tokens, max_new_tokens=8 if small else 32)
         given = passages(size.passages, size.model)
         yield Case(
             f"{QUERIES} queries for each of {len(given)} passages of {SHORTEST} to {LONGEST} tokens, "

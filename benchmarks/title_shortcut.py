@@ -47,8 +47,9 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Pairs, Passages, passage_text
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.split_corpus import load_tokenizer
+from tasks.pretraining.heads import continue_heads, heads_of
 from tasks.pretraining.initialise import initialise
-from tasks.pretraining.pretrain import Batches, continue_heads, heads_of
+from tasks.pretraining.pretrain import Batches
 from tasks.session import Execution, Session, session
 
 RESULT = Path(__file__).parent / "results" / "title_shortcut.json"
@@ -118,7 +119,7 @@ def recipe_of(folder: Path, paper: str, titles: str | None, seed: int = 1) -> Re
     recipe, _ = load_recipe(f"study/{paper}_passage", [
         f"dataset.path={folder.resolve()}", "corpora.pretrain=corpus", f"split.max_tokens={MAX_TOKENS}",
         "split.titles=true", f"split.pretrain_titles={titles or 'null'}", "contexts.passages=[random]",
-        "contexts.alone=leave_out", f"pretrain.objective.max_tokens={MAX_TOKENS + 2}", "pretrain.probe=null",
+        "contexts.alone=leave_out", f"pretrain.objective.max_tokens={MAX_TOKENS + 2}", "backbone.vocabulary=null",
         f"pretrain.steps={STEPS[paper]}", f"pretrain.batch={BATCH}", f"seed={seed}",
         *(COT_MAE if paper == "cot_mae" else []),
     ])  # fmt: skip

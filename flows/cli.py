@@ -13,7 +13,11 @@ from typing import Annotated
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, AsJson, Changes, RecipeName, RunName, StoreFolder, complete_suite
+from flows.adapt.command import register as add_adaptation
+from flows.browse.command import register as add_browse
+from flows.command_options import DEFAULT_STORE, AsJson, Changes, Fast, RecipeName, RunName, StoreFolder
+from flows.evaluate_command import register as add_evaluate
+from flows.matrix.command import register as add_matrix
 from flows.prefect_server.commands import register as add_server_commands
 from flows.queries.commands import app as queries
 from flows.queries.commands import register as add_query_commands
@@ -33,7 +37,6 @@ app = typer.Typer(
 
 
 def show_version(wanted: bool) -> None:
-    """Print the version and end, if it is wanted."""
     if wanted:
         from importlib.metadata import version
 
@@ -84,6 +87,7 @@ def plan(
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
     as_json: AsJson = False,
+    fast: Fast = False,
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="Also show memory and hours on a GPU, such as h200 or a100-40.")
     ] = None,
@@ -93,8 +97,9 @@ def plan(
     Shows state, tokens, FLOPs, disk and hours of each stage. Needs neither data nor weights.
     """
     from flows.plan import show_plan
+    from flows.smoke_test import fast_changes
 
-    show_plan(recipe, store, changes or [], as_json, gpu)
+    show_plan(recipe, store, fast_changes(recipe, changes or []) if fast else changes or [], as_json, gpu)
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve reproduce quickstart --set execution.threads=4")
@@ -108,14 +113,16 @@ def reproduce(
     rebuild: Annotated[
         str | None, typer.Option(metavar="NAME", help="Build this stage or round and what depends on it again.")
     ] = None,
+    fast: Fast = False,
 ) -> None:
     """Run a recipe from the corpus to the report.
 
     Artifacts in the store are reused, and an interrupted run resumes.
     """
     from flows.reproduce import run
+    from flows.smoke_test import fast_changes
 
-    run(recipe, store, changes or [], until, rebuild)
+    run(recipe, store, fast_changes(recipe, changes or []) if fast else changes or [], until, rebuild)
 
 
 @app.command(rich_help_panel=RUN, epilog="Example: pretrieve doctor")
@@ -147,32 +154,7 @@ def compare(
     show_comparison(first, second, store, html)
 
 
-@app.command(rich_help_panel=RESULTS, epilog="Example: pretrieve evaluate bm25 minilm=checkpoints/minilm --suite small")
-def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            help="bm25, a checkpoint's key, a folder, package:NAME/FOLDER or a hub name; NAME=MODEL names its row.",
-        ),
-    ],
-    suite: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="The name of a shipped suite, or a suite file.", autocompletion=complete_suite
-        ),
-    ],
-    only: Annotated[
-        list[str] | None, typer.Option(metavar="COLLECTION", help="Only this collection or group; repeatable.")
-    ] = None,
-    skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave out absent collections.")] = False,
-    store: StoreFolder = DEFAULT_STORE,
-    changes: Changes = None,
-) -> None:
-    """Measure retrievers on a suite of collections, as BEIR does."""
-    from flows.evaluate import run
-
-    run(models, suite, store, only=only or [], skip_missing=skip_missing, changes=changes or [])
+add_evaluate(app, RESULTS)
 
 
 @app.command(rich_help_panel=RESULTS, epilog='Example: pretrieve search 4f1c2a9b "capital of France" --top 3')
@@ -190,6 +172,9 @@ def search(
     from flows.search import show_answer
 
     show_answer(key, question, store, top, view, as_json)
+
+
+add_browse(app, RESULTS)
 
 
 @app.command("export-run", rich_help_panel=RESULTS, epilog="Example: pretrieve export-run quickstart --to runs --gzip")
@@ -214,6 +199,8 @@ def export_run(
     export_runs(run, rows or [], to, store, split=split, form=RunFormat(packed, plain, actor))
 
 
+add_matrix(app, RUN)
+add_adaptation(app, RUN)
 add_rehearsal(app, RUN)
 add_store_commands(app, STORE)
 app.add_typer(queries, rich_help_panel=QUERIES)

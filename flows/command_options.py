@@ -37,6 +37,9 @@ Changes = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of the recipe; repeatable."),
 ]
+Fast = Annotated[
+    bool, typer.Option("--fast", help="A smoke test: few steps, a slice of the collection; --set wins over it.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 NewFolder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write; must not exist, or be empty.")]
 RunName = Annotated[

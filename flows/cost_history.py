@@ -37,8 +37,10 @@ class CostHistory:
                 return f"~{in_units(bytes_below(folder))}", ""
             seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
         name = f"{manifest.stage}/{manifest.key}"
-        self.notes.setdefault(f"hours of {step.stage}: as {name} took, {basis}, on {manifest.built['device']}")
-        return f"~{in_units(bytes_below(folder))}", _in_hours(seconds)
+        self.notes.setdefault(
+            f"hours of {step.stage}: estimated as {name} took, {basis}, on {manifest.built['device']}"
+        )
+        return f"~{in_units(bytes_below(folder))}", in_hours(seconds)
 
     def _similar(self, step: Done) -> Iterator[tuple[Path, Manifest]]:
         checkpoint = CHECKPOINT.get(step.stage, 0)
@@ -58,6 +60,7 @@ def tokens_per_second(folder: Path, manifest: Manifest) -> float:
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))
 
 
-def _in_hours(seconds: float) -> str:
+def in_hours(seconds: float) -> str:
+    """Return estimated seconds as hours, marked as an estimate: `~1.5`, `~0.012`."""
     hours = seconds / 3600
     return f"~{hours:,.1f}" if hours >= 1 else f"~{hours:.3f}"

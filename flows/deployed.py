@@ -18,15 +18,20 @@ from flows.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
 from flows.prefect_server.forms import (
     Changes,
+    Fast,
     Goal,
+    MatrixName,
     Models,
     Only,
     Rebuilt,
     RecipeName,
+    Recipes,
     Replaced,
+    Seeds,
     Skipping,
     StageName,
     SuiteName,
+    Varied,
     offered,
 )
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
@@ -34,6 +39,7 @@ from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from flows.reproduce import publish_last
+from flows.smoke_test import fast_changes
 from storage.errors import UserError
 from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
@@ -49,9 +55,10 @@ def reproduce(
     changes: Changes = [],  # noqa: B006
     until: Goal = "",
     rebuild: Rebuilt = "",
+    fast: Fast = False,
 ) -> None:
     """Run a recipe from corpus to report; artifacts in the store are reused."""
-    run_recipe(recipe, changes, until, rebuild)
+    run_recipe(recipe, fast_changes(recipe, changes) if fast else changes, until, rebuild)
 
 
 @offered()
@@ -121,6 +128,23 @@ def evaluate_models(
     current.print_line(f"report: {page}")
 
 
+@offered()
+def matrix(
+    recipes: Recipes = ["quickstart"],  # noqa: B006
+    seeds: Seeds = [1, 2, 3],  # noqa: B006
+    vary: Varied = [],  # noqa: B006
+    changes: Changes = [],  # noqa: B006
+    name: MatrixName = "",
+) -> None:
+    """Run recipes with several seeds and settings; what is complete is kept, and what fails does not stop the rest."""
+    from flows.matrix.deployed_run import run_matrix
+    from flows.matrix.grid import grid_of
+    from flows.matrix.planned import PlannedGrid
+
+    plan = PlannedGrid.of(grid_of(recipes, seeds, changes, vary, name or None), _store())
+    run_matrix(plan, get_run_logger().info)
+
+
 @offered(named=False)
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """Build one stage of a recipe on a worker with a GPU; its inputs must be in the store.
@@ -145,14 +169,14 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
 
 def run_recipe(recipe: str, changes: list[str], goal: str = "", rebuild: str = "") -> None:
     """Run the stages of a recipe that a goal needs, or all and publish the report."""
-    plan, path = _plan(recipe, changes), find_recipe(recipe)
+    plan, name = _plan(recipe, changes), _name(recipe, changes)
     jobs = needed_for(plan, goal) if goal else plan.jobs
     if rebuild:
-        get_run_logger().info(request_rebuild(jobs, rebuild, recipe_name(path), plan.store))
+        get_run_logger().info(request_rebuild(jobs, rebuild, name, plan.store))
         plan = _plan(recipe, changes)
     with noted(plan.store, "run", recipe, plan.jobs) as note:
         current = _run(plan, jobs, recipe, changes, note)
-        done, name = [current.done[reference] for reference in jobs], recipe_name(path)
+        done = [current.done[reference] for reference in jobs]
         page = publish_last(name, done, plan.store)
         remove_finished(plan.store.root)
         if page is None:
@@ -176,8 +200,13 @@ def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]
 
 
 def _plan(name: str, changes: list[str]) -> Session:
-    recipe, path = load_recipe(name, changes)
-    return planned(recipe, recipe_name(path), _store())
+    return planned(load_recipe(name, changes)[0], _name(name, changes), _store())
+
+
+def _name(recipe: str, changes: list[str]) -> str:
+    """Return the name of a recipe's reports."""
+    settings, path = load_recipe(recipe, changes)
+    return recipe_name(path, fast=settings.fast)
 
 
 def _store() -> Store:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import typer
 import yaml
 
 from flows.chain.given_models import check_models
-from flows.chain.suites import Collection, Suite, evaluate_collection, load_suite
+from flows.chain.suites import Collection, Suite, evaluate_collection, load_suite, suite_of_folder
 from flows.evaluated_systems import NamedSystem, named_systems
 from flows.reproduce import as_flow
 from flows.terminal import Terminal, say, unwrapped
@@ -64,31 +64,54 @@ def run(
     Exit code 1 where a model's values differ from the expected ones.
     """
     store = Store.open_or_new(folder)
-    request = requested(models, suite_name, folder, only, skip_missing, changes)
-    console = unwrapped(stderr=True)
-    for why in request.absent.values():
-        console.print(f"left out: {why}")
-    with session(Session(store, request.suite.execution, planning=True)) as plan:
-        request.evaluate()
-    check_models(plan)
-    with noted(store, "evaluate", request.name, plan.done) as note:
-        missing = sum(store.up_to_date(step.stage, step.key) is None for step in plan.done.values())
-        counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
-        console.print(f"{request.suite.title}: {counts}; store {store.root}")
-        if missing:
-            console.print(describe_execution(request.suite.execution))
-        current = Session(store, request.suite.execution, print_line=console.print, note=note)
-        if missing:
-            report = as_flow("evaluate", request.name, current, lambda: evaluate_and_publish(request, current))
-        else:
-            report = evaluate_and_publish(request, current)
-        note.finish()
+    show_evaluation(requested(models, suite_name, folder, only, skip_missing, changes), store)
+
+
+def run_on_folder(
+    models: Sequence[str], collection: str, splits: Sequence[str], reader: str, folder: Path, changes: Sequence[str]
+) -> None:
+    """Evaluate the models on splits of one collection, as `run` does on a suite."""
+    store = Store.open_or_new(folder)
+    suite, name = suite_of_folder(collection, splits, reader, changes)
+    show_evaluation(request_of(models, suite, name, folder, [], skip_missing=False), store)
+
+
+def show_evaluation(request: EvaluationRequest, store: Store) -> None:
+    """Evaluate, print the table and the path of the report. Exit code 1 where values differ from the expected ones."""
+    report = evaluated(request, store, print_line=unwrapped(stderr=True).print)
     content = json.loads(report.with_suffix(".json").read_text())
     Terminal().print(terminal_table(content))
     say(notes(content))
     say(f"report: {report}")
     if not all(value["alike"] for value in content["expected"]):
         raise typer.Exit(1)
+
+
+def evaluated(
+    request: EvaluationRequest, store: Store, *, print_line: Callable[[str], None], with_server: bool = True
+) -> Path:
+    """Evaluate what is requested; return the page of the report.
+
+    `with_server` runs stages that are missing as a Prefect flow. Without it the same stages run in this process only.
+    """
+    for why in request.absent.values():
+        print_line(f"left out: {why}")
+    with session(Session(store, request.suite.execution, planning=True)) as plan:
+        request.evaluate()
+    check_models(plan)
+    with noted(store, "evaluate", request.name, plan.done) as note:
+        missing = sum(store.up_to_date(step.stage, step.key) is None for step in plan.done.values())
+        counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
+        print_line(f"{request.suite.title}: {counts}; store {store.root}")
+        if missing:
+            print_line(describe_execution(request.suite.execution))
+        current = Session(store, request.suite.execution, print_line=print_line, note=note)
+        if missing and with_server:
+            report = as_flow("evaluate", request.name, current, lambda: evaluate_and_publish(request, current))
+        else:
+            report = evaluate_and_publish(request, current)
+        note.finish()
+    return report
 
 
 def evaluate_and_publish(request: EvaluationRequest, current: Session) -> Path:
@@ -114,6 +137,13 @@ def requested(
 ) -> EvaluationRequest:  # fmt: skip
     """Return the request for models on a suite. Raises UserError for missing collections and unreadable models."""
     suite, name = load_suite(suite_name, changes)
+    return request_of(models, suite, name, folder, only, skip_missing=skip_missing)
+
+
+def request_of(
+    models: Sequence[str], suite: Suite, name: str, folder: Path, only: Sequence[str], *, skip_missing: bool
+) -> EvaluationRequest:
+    """Return the request for models on a suite that is read."""
     selected = suite.select(only)
     absent = {of.name: why for of in selected if (why := missing_files(suite, of))}
     if absent and not skip_missing:

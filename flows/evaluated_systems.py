@@ -9,12 +9,14 @@ from pathlib import Path
 
 from flows.chain.rankers import Bm25System, Retriever, System
 from flows.chain.suites import Suite
-from flows.store_lookup import find
+from flows.store_lookup import find, stored_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
+from storage.tables import Checkpoint
 from tasks.retrieval.encode import Model, reads
+from tasks.runtime.device import Precision
 
 BM25, PACKAGE = "bm25", "package:"
 KEY = re.compile(r"[0-9a-f]{6,24}")
@@ -50,7 +52,19 @@ def named_system(argument: str, suite: Suite, store: Store) -> NamedSystem:
     short, full, checkpoint = by_name(model, store)
     views, max_tokens = reads(checkpoint.path)
     description = f"{full}: {' + '.join(views)}, reads {max_tokens:,} tokens at most"
-    return NamedSystem(name or short, description, Retriever(checkpoint, views, max_tokens=max_tokens))
+    precision = recipe_precision(checkpoint, store) if isinstance(checkpoint, Artifact) else None
+    system = Retriever(checkpoint, views, max_tokens=max_tokens, precision=precision)
+    return NamedSystem(name or short, description, system)
+
+
+def recipe_precision(checkpoint: Artifact[Checkpoint], store: Store) -> Precision | None:
+    """Return the precision in which a checkpoint's recipe encodes; None where it states none or has not encoded yet.
+
+    That is the precision of the oldest vectors: a recipe encodes its own collection before others are evaluated.
+    """
+    oldest = next(iter(stored_vectors(checkpoint, store)), None)
+    precision: Precision | None = oldest.settings.get("precision") if oldest else None
+    return precision
 
 
 def by_name(model: str, store: Store) -> tuple[str, str, Model]:

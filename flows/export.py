@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.show import lineage_tree
+from flows.model_card import model_card
 from flows.store_lookup import find, newest_vectors
-from flows.terminal import Terminal, out
+from flows.terminal import out
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.files import writing_folder
-from storage.store.manifest_checks import LOGS, MANIFEST
 from storage.store.store import Store
-from tasks.pretraining.initialise import additional_files
-from tasks.retrieval.sentence_transformer_export import add_files
+from tasks.retrieval.sentence_transformer_export import Exported, add_files
 
 IMPOSSIBLE = {
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY,
     errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.ENOENT,
 }  # fmt: skip
-GENERATORS = ("train_generator", "finetune_generator")
 
 
 def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
@@ -38,14 +34,15 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
         )
     must_be_free(folder)
     store.check(Artifact(manifest.stage, manifest.key, artifact))
+    exported: Exported | None = None
     with new_folder(folder) as copied:
         for name in manifest.files:
             target = file_in(copied, name)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(artifact / name, target)
         if (copied / "modules.json").is_file():
-            add_files(copied, **_lengths(manifest, store))
-        (copied / "README.md").write_text(model_card(manifest, store, copied))
+            exported = add_files(copied, **_lengths(manifest, store))
+        (copied / "README.md").write_text(model_card(manifest, store, exported))
     out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
 
 
@@ -104,52 +101,3 @@ def file_in(folder: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(folder.resolve()) or path.resolve() == folder.resolve():
         raise UserError(f"{name}: expected the name of a file within the output folder; nothing was written")
     return path
-
-
-def model_card(manifest: Manifest, store: Store, folder: Path) -> str:
-    """Return Markdown for an exported folder: what the model is, how to load it, its settings and its lineage."""
-    console = Terminal(width=120, color_system=None)
-    with console.capture() as tree:
-        console.print(lineage_tree(manifest, store))
-    versions = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
-    return f"""---
-library_name: transformers
-tags: [retrieval, pretrieve]
----
-# {manifest.stage} {manifest.key}
-
-Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
-{_opens(manifest, folder)}
-{" ".join(additional_files(manifest.files))}
-
-## Settings
-
-```json
-{json.dumps(dict(manifest.settings), indent=1, ensure_ascii=False)}
-```
-
-## Lineage
-
-```
-{tree.get()}```
-
-`{MANIFEST}` and `{LOGS}/` of the artifact (hash {manifest.hash}) stay in the store it came from.
-"""
-
-
-def _opens(manifest: Manifest, folder: Path) -> str:
-    if manifest.stage in GENERATORS:
-        return "Load it with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
-    text = "Load it with `AutoModel.from_pretrained(FOLDER)`"
-    if (folder / "modules.json").is_file():
-        return f"""{text}, or as a retriever with sentence-transformers 6 or later,
-which then ranks as `pretrieve search` does:
-
-```python
-model = SentenceTransformer(FOLDER)
-scores = model.similarity(model.encode_query(queries), model.encode_document(documents))
-```
-
-The similarity is the inner product. A document is read as its title, a blank and its text."""
-    return f"""{text}. Its score has other parts than one dense vector:
-`pretrieve search` and `pretrieve evaluate` compute it, sentence-transformers does not."""

@@ -134,23 +134,33 @@ def _bytes_of_part(remote: Remote, folder: Path) -> int:
 
 
 def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
-    """Fetch one download, from its other address where the first fails, and put its files into the folder."""
+    """Fetch one download, from its other address where the first fails, and put its files into the folder.
+
+    A file that was there before, such as one that was put there by hand, is used or named, and never deleted.
+    """
     excluded = f", or leave it out with --without {remote.part}" if remote.part else ""
     download, file = _download(remote), _temporary(remote, folder)
     by_hand = f"put {_named(remote)} into {folder} by hand{excluded}"
     if remote.conversion:
         by_hand = f"put it into {file.parent} by hand as {file.name}, and run the same command again"
-    say(f"{_named(remote)}: " + (f"reading {file}" if file.exists() else f"fetching {download.url}"))
+    was_there = file.exists()
+    say(f"{_named(remote)}: " + (f"reading {file}" if was_there else f"fetching {download.url}"))
     try:
         download_file(download, file, progress, by_hand)
         with full_disk_explained(folder):
             install(remote, file, folder)
     except UserError as error:
-        if remote.otherwise is None or isinstance(error.__cause__, OSError):  # as where the disk is full
+        if was_there:
+            raise UserError(
+                str(error) if str(file) in str(error) else f"{file}: {error}; delete or replace it"
+            ) from None
+        if isinstance(error.__cause__, OSError):  # as where the disk is full
+            raise
+        file.unlink(missing_ok=True)  # it came complete, and is of no use
+        if remote.otherwise is None:
             raise
         say(f"  {error}")
-        for begun in (file, file.with_name(f"{file.name}.part")):  # the other source may have other bytes
-            begun.unlink(missing_ok=True)
+        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # the other source may have other bytes
         _fetch_one(replace(remote.otherwise, part=remote.part), folder, progress)
 
 

@@ -124,7 +124,8 @@ def finished_run(name: str, store: Store) -> FinishedRun:
 
 def _of_folder(name: str, folder: Path) -> FinishedRun:
     """Return the run of a published report (STORE/reports/NAME) or of a report's artifact (STORE/report/KEY)."""
-    store = Store.open_or_new(folder.parent.parent)
+    reports = next((parent for parent in folder.parents if parent.name == "reports"), folder.parent)
+    store = Store.open_or_new(reports.parent)  # NAME may have folders, as small/cot_mae
     try:
         content = json.loads((folder / PAGE).read_text())
         key = content["inputs"].get("report", folder.name)

@@ -70,13 +70,18 @@ def coverage_page() -> str:
     """Return the content of `docs/coverage.md`."""
     parts = [INTRODUCTION, _summary()]
     for citation, paper in PAPERS.items():
-        parts.append(f"## {paper} ({citation})\n")
-        numbers = [number for number in printed_numbers() if number.row.paper == paper]
-        for table in dict.fromkeys(number.row.table for number in numbers):
-            parts.append(_table(table, [number for number in numbers if number.row.table == table]))
-        figures = [line for line in _lines("figures") if line["paper"] == paper]
-        parts.append("| figure | shows | here |\n|---|---|---|")
-        parts.append("\n".join(f"| {line['figure']} | {line['content']} | {line['here']} |" for line in figures) + "\n")
+        parts += [f"## {paper} ({citation})\n", tables_of(paper)]
+    return "\n".join(parts)
+
+
+def tables_of(paper: str) -> str:
+    """Return a paper's tables and figures, row by row, with the runs that reproduce them."""
+    numbers = [number for number in printed_numbers() if number.row.paper == paper]
+    tables = dict.fromkeys(number.row.table for number in numbers)
+    parts = [_table(table, [number for number in numbers if number.row.table == table]) for table in tables]
+    figures = [line for line in _lines("figures") if line["paper"] == paper]
+    parts.append("| figure | shows | here |\n|---|---|---|")
+    parts.append("\n".join(f"| {line['figure']} | {line['content']} | {line['here']} |" for line in figures) + "\n")
     return "\n".join(parts)
 
 

@@ -1,12 +1,15 @@
 """`pretrieve plan`: a recipe's stages and their costs, without building any.
 
-Neither data nor weights need be present. Tokens and FLOPs are upper bounds, since every text counts as if it had
-`max_tokens`. Disk and hours are given only where the store holds a similar artifact; a note below the table names it.
+Neither data nor weights need be present. Rows are counted in the collection's files where they are on this machine.
+Tokens and FLOPs are upper bounds, since every text counts as if it had `max_tokens`. Disk and hours are those of a
+similar artifact in the store; without one, hours follow from FLOPs and the measured rate of this machine. They are
+marked with ~, and a note below the table names their origin.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,14 @@ from rich.table import Table
 
 from flows.chain.chain import chain
 from flows.cost_history import CostHistory
-from flows.gpus import find_gpu
+from flows.gpus import Gpu, find_gpu
 from flows.plan_costs import CostEstimate, in_powers, passes_texts, reference
-from flows.plan_gpu import gpu_needs, gpu_table
+from flows.plan_counts import Count, in_words
+from flows.plan_gpu import Need, gpu_needs, gpu_table
+from flows.plan_hours import MachineHours
 from flows.recipe.load import load_recipe
-from flows.recipe.schema import Recipe
+from flows.recipe.schema import STARTS, Recipe
+from flows.recipe.shipped import recipe_name
 from flows.terminal import Terminal, say, say_json
 from storage.errors import UserError, suggestion
 from storage.files import bytes_below
@@ -30,9 +36,11 @@ from tasks.cross_encoder.train_teacher import check as check_teacher
 from tasks.finetuning.train import check as check_training
 from tasks.job import Job
 from tasks.pretraining.pretrain import check as check_pretraining
+from tasks.retrieval.encode import check_dimensions
 from tasks.runtime.formatting import in_units
 from tasks.session import Done, Session, session
 
+COLUMNS = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
 
@@ -56,11 +64,17 @@ def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
         check_kind("queries.train", weights.path, "name a generator in queries.model")
     if recipe.pretrain is not None:
         check_pretraining(recipe.pretrain, recipe.backbone, weights.path)
-    if recipe.teacher is not None and recipe.teacher.weights is None:
-        check_teacher(weights.path)
+    if recipe.teacher is not None:
+        check_teacher(sources.weights(recipe.teacher.weights or recipe.backbone.weights).path)
     for round_ in recipe.rounds:
+        dense = round_.train.retriever.dense if round_.train else None
+        location, projected = f"rounds: {round_.name}: truncate_dims", dense.dim if dense else None
+        check_dimensions(location, round_.truncate_dims, projected, weights.path)
         if round_.train is not None:
-            check_training(round_.name, round_.train, recipe.encode, recipe.backbone, weights.path)
+            check_training(
+                round_.name, round_.train, recipe.encode, recipe.backbone, weights.path,
+                starts_there=round_.start in STARTS,
+            )  # fmt: skip
 
 
 def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
@@ -92,30 +106,26 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
 
     With the name of a GPU, memory and hours of the stages that run an encoder follow.
     """
-    recipe, path = load_recipe(name, changes)
     figures = find_gpu(gpu) if gpu is not None else None
-    store = Store.open_or_new(folder)
-    with sources.assuming_present() as absent:
-        steps = list(planned(recipe, path.stem, store).done.values())
-        estimate, history = CostEstimate(recipe, steps), CostHistory(store)
-        needs = gpu_needs(estimate, steps, figures) if figures is not None else []
-    table = Table(title=f"{recipe.title} ({path.stem})", title_justify="left")
+    plan = estimated(name, folder, changes, figures)
+    steps, rows = plan.steps, plan.rows
+    table = Table(title=f"{plan.recipe.title} ({plan.name})", title_justify="left")
     for heading in ("stage", "round", "key", "state"):
         table.add_column(heading, no_wrap=heading != "round", overflow="fold")
     for heading in ("tokens ≤", "FLOPs ≤", "disk", "hours"):
         table.add_column(heading, justify="right", no_wrap=True)
-    unknown = without_key(steps)
-    rows = []
-    for step in steps:
-        key = "–" if reference(step) in unknown else step.key
-        rows.append((step.stage, step.round, key, *_numbers(step, store, estimate, history)))
-        table.add_row(*rows[-1])
+    for row in rows:
+        table.add_row(*row.values())
     if as_json:
-        names = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
-        listed = [dict(zip(names, row, strict=True)) for row in rows]
-        plan_as_json = {"stages": listed, "not_here": absent, "notes": [*estimate.notes, *history.notes]}
+        plan_as_json: dict[str, Any] = {
+            "stages": rows,
+            "not_here": plan.absent,
+            "counted": plan.counted,
+            "notes": plan.notes,
+        }
         if gpu is not None and figures is not None:
-            plan_as_json["gpu"] = {"name": gpu, **figures.model_dump(), "stages": [need.as_json() for need in needs]}
+            needs = [need.as_json() for need in plan.needs]
+            plan_as_json["gpu"] = {"name": gpu, **figures.model_dump(), "stages": needs}
         say_json(plan_as_json)
         return
     console = Terminal()
@@ -124,11 +134,50 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
     if gpu is not None and figures is not None:
-        console.print(gpu_table(Path(gpu).stem, needs))
+        console.print(gpu_table(Path(gpu).stem, plan.needs))
         say(figures.rates(Path(gpu).stem))
         say("memory and bytes moved are counted on a CPU and unmeasured on a GPU; every text has its full length")
-    for note in (*(f"not here: {what}" for what in absent), *estimate.notes, *history.notes):
+    for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):
         say(note)
+
+
+@dataclass(frozen=True)
+class EstimatedPlan:
+    """A recipe's stages with their estimated costs."""
+
+    recipe: Recipe[Any]
+    name: str
+    steps: Sequence[Done]
+    rows: Sequence[dict[str, str]]
+    """By stage: stage, round, key, state, tokens, flops, disk, hours. A key that is not known yet is a dash."""
+    absent: Sequence[str]
+    """A message for each data set or model that is not on this machine."""
+    counted: list[Count]
+    """The rows of the collection's parts that are on this machine."""
+    notes: Sequence[str]
+    """What the numbers are based on."""
+    needs: list[Need]
+    """Memory and hours of stages on a GPU, where one was given."""
+
+
+def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
+    """Return the plan of a recipe with its costs; on a GPU, too, where its figures are given."""
+    recipe, path = load_recipe(name, changes)
+    title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
+    with sources.assuming_present() as absent:
+        steps = list(planned(recipe, title, store).done.values())
+        estimate, history = CostEstimate(recipe, steps), CostHistory(store)
+        machine, counted = MachineHours(store, recipe.execution), estimate.counts.all()
+        needs = gpu_needs(estimate, steps, figures) if figures is not None else []
+    unknown, rows = without_key(steps), []
+    for step in steps:
+        key = "–" if reference(step) in unknown else step.key
+        values = (step.stage, step.round, key, *_numbers(step, store, estimate, history, machine))
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    notes = [*estimate.notes, *history.notes, *machine.notes]
+    if unestimated := [row["stage"] for row in rows if row["state"] == "to build" and not row["hours"]]:
+        notes.append(f"no hours are estimated for {', '.join(dict.fromkeys(unestimated))}: no rate is known for them")
+    return EstimatedPlan(recipe, title, steps, rows, absent, counted, notes, needs)
 
 
 def without_key(steps: Sequence[Done]) -> set[str]:
@@ -146,11 +195,16 @@ def without_key(steps: Sequence[Done]) -> set[str]:
     return unknown
 
 
-def _numbers(step: Done, store: Store, estimate: CostEstimate, history: CostHistory) -> tuple[str, str, str, str, str]:
+def _numbers(
+    step: Done, store: Store, estimate: CostEstimate, history: CostHistory, machine: MachineHours
+) -> tuple[str, str, str, str, str]:
     cost = estimate.of(step) if passes_texts(step) else None
     tokens, flops = (in_powers(cost.tokens), in_powers(cost.flops)) if cost else ("", "")
     if passes_texts(step) and cost is None:
         tokens = flops = "?"
     if step.cached:
         return "cached", tokens, flops, in_units(bytes_below(store.folder(step.stage, step.key))), ""
-    return "to build", tokens, flops, *history.disk_and_hours(step, cost)
+    disk, hours = history.disk_and_hours(step, cost)
+    if not hours and cost is not None:
+        hours = machine.of(step, cost)
+    return "to build", tokens, flops, disk, hours

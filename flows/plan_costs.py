@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flows.chain.collection import Part
 from flows.chain.transfer import suite_of
+from flows.plan_counts import CollectionCounts
 from flows.recipe.round_schema import expanded
 from flows.recipe.schema import Recipe
 from flows.recipe.sections import Dataset, OtherCollection
@@ -32,15 +34,20 @@ class CostEstimate:
         self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
         self.suite = suite_of(recipe)
         self.collections = {of.name: of for of in self.suite.collections} if self.suite else {}
+        self.counts = CollectionCounts(recipe)
         self.notes: dict[str, None] = {}
         """Lines that explain the numbers, in order; a dict, so that each is there once."""
         self._cache: dict[str, Cost] = {}
         if self.costs.assumed:
             self._note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
 
-    def of(self, step: Done) -> Cost | None:
-        """Return the most that a stage can cost; None where the number of texts is not known yet."""
+    def of(self, step: Done, otherwise: int | None = None) -> Cost | None:
+        """Return the most that a stage can cost; None where the number of texts is not known yet.
+
+        `otherwise` is the number that counts where a plan does not know it.
+        """
         number, one = self.number(step), self._cost_of_one(step)
+        number = otherwise if number is None else number
         if number is not None:
             return one.times(number)
         cost = f"{one.tokens:,.0f} tokens and {in_powers(one.flops)} FLOPs at most"
@@ -94,7 +101,9 @@ class CostEstimate:
             return self._number_scored(step)
         queries = self.steps[step.inputs[1]].rows
         if queries is None and self.recipe.dataset.train_split:
-            queries = self._published(self.recipe.dataset, "queries", self.recipe.dataset.train_split)
+            queries = self.counts.queries(self.recipe.dataset.train_split) or self._published(
+                self.recipe.dataset, "queries", self.recipe.dataset.train_split
+            )
         teacher = self.recipe.teacher
         if teacher and teacher.train and step.stage == "train_teacher":
             size = teacher.train.batch_queries
@@ -126,16 +135,18 @@ class CostEstimate:
         rows = [self.steps[name].rows for name in scored]
         return None if None in rows else sum(number or 0 for number in rows)
 
-    def _num_passages(self, name: str, data: Dataset | OtherCollection, part: str) -> int | None:
+    def _num_passages(self, name: str, data: Dataset | OtherCollection, part: Part) -> int | None:
         passages = self.steps[name]
         if passages.rows is not None:
             return passages.rows
-        published = self._published(data, part)
+        counted = self.counts.documents(data, part)
+        published = counted or self._published(data, part)
         if self.recipe.split.max_tokens is None:
             return self.steps[passages.inputs[0]].rows or published
-        if part != "corpus" or published is None:
+        if (part != "corpus" and counted is None) or published is None:
             return None
-        self._note(f"passages are counted as {data.reader} has them: {published:,}, before long ones are split")
+        has = "are in its files" if counted else f"the complete {data.reader} has"
+        self._note(f"passages are estimated by the {published:,} documents that {has}, before long ones are split")
         return published
 
     def _published(self, data: Dataset | OtherCollection, part: str, split: str | None = None) -> int | None:

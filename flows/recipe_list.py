@@ -55,7 +55,7 @@ def show_recipes() -> None:
             )
             say("")
     if any(recipe.missing for recipe in recipes):
-        say("`pretrieve fetch` downloads public collections; docs/operations.md says where the others come from.")
+        say("`pretrieve fetch` downloads public collections; docs/evaluation.md says where the others come from.")
     say("`pretrieve plan RECIPE` shows a recipe's stages and costs, also without its data.")
 
 

@@ -35,6 +35,7 @@ from storage.tables import Report
 from tasks.job import Job
 from tasks.report.publish import is_of, publish, terminal_table
 from tasks.runtime.environment import describe_execution
+from tasks.runtime.prefect_task import EMBEDDED
 from tasks.runtime.signals import Terminated
 from tasks.session import Done, Session, session
 from tasks.stage import run_job
@@ -44,40 +45,53 @@ T = TypeVar("T")
 DESCRIPTORS = 64  # with 16 a run fails, with 64 it does not
 
 
-def run(name: str, folder: Path, changes: Sequence[str], until: str | None, rebuild: str | None = None) -> None:
+def run(name: str, folder: Path, changes: Sequence[str], until: str | None, rebuild: str | None) -> None:
     """Run a recipe and print what each stage does, then a table of the results and the path of the report.
 
     `until` is a stage or a round: only what it depends on is built, and no report is published. `rebuild` is one too:
     it and what depends on it are built again.
     """
-    recipe, path = load_recipe(name, changes)
-    title, store = recipe_name(path), Store.open_or_new(folder)
     console = unwrapped(stderr=True)
+    page = reproduced(name, folder, changes, until=until, rebuild=rebuild, print_line=console.print)
+    if page is None:
+        console.print(f"built what {until} needs, as --until says; no report was published")
+        return
+    Terminal().print(terminal_table(page.with_suffix(".json")))
+    say(f"report: {page}")
+
+
+def reproduced(
+    name: str, folder: Path, changes: Sequence[str], *, until: str | None = None, rebuild: str | None = None,
+    print_line: Callable[[str], None], with_server: bool = True,
+) -> Path | None:  # fmt: skip
+    """Run a recipe; return the page of its report, or None where `until` ends the run before the report.
+
+    `with_server` runs stages that are missing as a Prefect flow. Without it the same stages run in this process only.
+    """
+    recipe, path = load_recipe(name, changes)
+    title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
     plan = planned(recipe, title, store)
     jobs = plan.jobs if until is None else needed_for(plan, until)
     if rebuild is not None:
-        console.print(request_rebuild(jobs, rebuild, title, store))
+        print_line(request_rebuild(jobs, rebuild, title, store))
         plan = planned(recipe, title, store)
     check_models(plan)
     with noted(store, "reproduce", title, plan.done) as note:
         missing = [job for job in jobs.values() if store.up_to_date(job.stage.name, job.key) is None]
         counts = f"{len(jobs)} stages, {len(jobs) - len(missing)} cached, {len(missing)} to build"
-        console.print(f"{recipe.title}: {counts}; store {store.root}")
+        print_line(f"{recipe.title}: {counts}; store {store.root}")
         if missing:
-            console.print(describe_execution(recipe.execution))
-        current = Session(store, recipe.execution, print_line=console.print, note=note)
-        if missing:
+            print_line(describe_execution(recipe.execution))
+        current = Session(store, recipe.execution, print_line=print_line, note=note)
+        if missing and with_server:
             shown = run_name(title, recipe.seed, changes)
             page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))
         else:
             page = build(jobs, title, current)
         remove_finished(store.root)
-        if page is None:
-            console.print(f"built what {until} needs, as --until says; no report was published")
-            return  # the note stays, since no report needs what was built
-        note.finish()
-    Terminal().print(terminal_table(page.with_suffix(".json")))
-    say(f"report: {page}")
+        if page is not None:  # without a report the note stays, since no report needs what was built
+            note.finish()
+    return page
 
 
 def build(jobs: Mapping[str, Job], name: str, current: Session) -> Path | None:
@@ -170,7 +184,7 @@ def watched_server(tell: Callable[[str], None]) -> tuple[bool, ServerWatch]:
     """
     from prefect.settings import get_current_settings
 
-    if get_current_settings().api.url:
+    if get_current_settings().api.url and EMBEDDED not in os.environ:
         return False, ServerWatch(f"the Prefect server at {require_answer()}", tell)
     start()
     return True, ServerWatch("Prefect's embedded server", tell, database=get_current_settings().home)

@@ -1,28 +1,22 @@
 """Names of runs in Prefect's UI: the recipe, its seed and its changes.
 
 A name that the operator gave to a run is kept. Prefect gives every other run two random words, such as `modest-trout`,
-and its form proposes names such as `Sleek-Zebra`; those are replaced, and so are names of the operator that look like
-them, such as `Small-Test`.
+and its form proposes names such as `Sleek-Zebra`; those are replaced.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+from flows.prefect_server.form_names import proposed_by_form
 from flows.recipe.load import load_recipe
-from flows.recipe.shipped import recipe_name
+from flows.recipe.shipped import find_recipe, recipe_name
+from flows.smoke_test import FAST
 from storage.errors import UserError
 
 MAX_CHARACTERS = 160
-# The adjectives of the names that Prefect's form proposes; an animal of at most six letters follows.
-FORM_ADJECTIVES = (
-    "Awesome", "Rustic", "Small", "Gorgeous", "Fantastic", "Sleek", "Intelligent", "Unbranded", "Refined", "Licensed",
-    "Generic", "Practical", "Ergonomic", "Handcrafted", "Tasty", "Handmade", "Incredible",
-)  # fmt: skip
-FROM_FORM = re.compile(rf"(?:{'|'.join(FORM_ADJECTIVES)})-[A-Z][A-Za-z ]{{1,5}}")
 
 
 def run_name(title: str, seed: int | None, changes: Sequence[str]) -> str:
@@ -39,12 +33,25 @@ def name_of_recipe_run(recipe: str, changes: Sequence[str]) -> str:
         settings, path = load_recipe(recipe, changes)
     except UserError:
         return run_name(recipe, None, changes)
-    return run_name(recipe_name(path), settings.seed, changes)
+    return run_name(recipe_name(path, fast=settings.fast), settings.seed, changes)
 
 
 def name_of_suite_run(suite: str, models: Sequence[str]) -> str:
     """Return the name of an evaluation of models on a suite."""
     return run_name(suite, None, models)
+
+
+def name_of_matrix_run(recipes: Sequence[str], seeds: Sequence[int], changes: Sequence[str]) -> str:
+    """Return the name of a run of a matrix."""
+    return run_name("matrix " + " ".join(map(_title, recipes)), None, [f"seeds={','.join(map(str, seeds))}", *changes])
+
+
+def _title(recipe: str) -> str:
+    """Return a recipe's name without its folder; one that does not exist has its given name."""
+    try:
+        return recipe_name(find_recipe(recipe))
+    except UserError:
+        return recipe
 
 
 def name_of_current_run() -> str:
@@ -56,22 +63,28 @@ def name_of_current_run() -> str:
         return name
     if suite := parameters.get("suite"):
         return name_of_suite_run(suite, parameters["models"])
-    return name_of_recipe_run(parameters["recipe"], parameters.get("changes", []))
+    if "seeds" in parameters:
+        changes = [*parameters.get("vary", []), *parameters.get("changes", [])]
+        return name_of_matrix_run(parameters.get("recipes", []), parameters["seeds"], changes)
+    fast = [FAST] if parameters.get("fast") else []
+    return name_of_recipe_run(parameters["recipe"], [*fast, *parameters.get("changes", [])])
 
 
 def is_random(name: str) -> bool:
     """Return whether Prefect's server or its form has drawn the name."""
-    words = name.split("-")
-    return bool(FROM_FORM.fullmatch(name)) or (len(words) == 2 and set(words) <= _server_words())
+    adjective, _, noun = name.partition("-")
+    adjectives, nouns = _server_words()
+    return proposed_by_form(name) or (adjective in adjectives and noun in nouns)
 
 
 @cache
-def _server_words() -> frozenset[str]:
-    """Return the words of the names that Prefect's server draws, with the package coolname."""
+def _server_words() -> tuple[frozenset[str], frozenset[str]]:
+    """Return the adjectives and the nouns of the names that Prefect's server draws, with the package coolname."""
     from coolname import data
 
     lists: dict[str, Any] = data.config
-    return frozenset(_words("2", lists))
+    adjectives, nouns = lists["an"]["lists"]
+    return frozenset(_words(adjectives, lists)), frozenset(_words(nouns, lists))
 
 
 def _words(name: str, lists: dict[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +14,37 @@ from flows.store_lookup import artifact, find, must_exist, newest_vectors
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
+from storage.store import sources
 from storage.store.store import Store
 from tasks.retrieval.interactive import Answer, Searched, answer
 from tasks.session import Session, session
 
+ADAPTED, MODEL = "index.json", "model"
+"""In the folder of `pretrieve adapt`: which artifacts are searched, and the model's folder."""
 SNIPPET = 240  # characters of a passage
 
 
 def show_answer(key: str, question: str, folder: Path, top: int, view: str | None, as_json: bool = False) -> None:
     """Print the `top` passages for a question, with their scores by view, as a table or as JSON."""
-    if not question.strip():
-        raise UserError("the question is empty; expected some words")
-    store = Store.open(folder)
-    searched = open_key(key, store)
-    for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
-        if read is not None:
-            store.check(read)
-    with session(Session(store)):
-        answers = answer(question, searched, top=top, view=view)
+    store = Store.open(folder_of_store(key, folder))
+    answers = search(open_key(key, store), question, store, top=top, view=view)
     if as_json:
         say_json([dataclasses.asdict(passage) for passage in answers])
         return
     Terminal().print(table(answers, question))
     if not answers:
         print("nothing matches")
+
+
+def search(searched: Searched, question: str, store: Store, *, top: int, view: str | None = None) -> list[Answer]:
+    """Return the `top` passages for a question, best first, after a check of the artifacts that are read."""
+    if not question.strip():
+        raise UserError("the question is empty; expected some words")
+    for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
+        if isinstance(read, Artifact):
+            store.check(read)
+    with session(Session(store)):
+        return answer(question, searched, top=top, view=view)
 
 
 def table(answers: list[Answer], question: str) -> Table:
@@ -69,6 +77,8 @@ def open_key(key: str, store: Store) -> Searched:
 
     Raises UserError for other artifacts, and where an input is missing.
     """
+    if (Path(key) / ADAPTED).is_file():
+        return _of_adaptation(Path(key))
     _, manifest = find(key, store)
     if manifest.schema == "Checkpoint":
         return _of_vectors(_newest_vectors(manifest, store), store)
@@ -83,9 +93,24 @@ def open_key(key: str, store: Store) -> Searched:
     return Searched(searched.passages, index, searched.vectors, searched.checkpoint)
 
 
+def folder_of_store(key: str, folder: Path) -> Path:
+    """Return the store of an adaptation's folder; for a key the given one."""
+    adapted = Path(key) / ADAPTED
+    return Path(json.loads(adapted.read_text())["store"]) if adapted.is_file() else folder
+
+
+def _of_adaptation(folder: Path) -> Searched:
+    """Return what is searched for the folder of `pretrieve adapt`, which names its artifacts and has the model."""
+    value = json.loads((folder / ADAPTED).read_text())
+    store = Store.open(Path(value["store"]))
+    passages, index, vectors = (artifact(value[name], store) for name in ("passages", "index", "vectors"))
+    return Searched(passages, index, vectors, sources.weights(str((folder / MODEL).resolve())))
+
+
 def _of_vectors(manifest: Manifest, store: Store) -> Searched:
     vectors = artifact(f"{manifest.stage}/{manifest.key}", store)
-    return Searched(_input(manifest, "passages", store), None, vectors, _input(manifest, "checkpoint", store))
+    encoded = must_exist(manifest.inputs["vectors"], store) if "vectors" in manifest.inputs else manifest  # truncated
+    return Searched(_input(encoded, "passages", store), None, vectors, _input(encoded, "checkpoint", store))
 
 
 def _newest_vectors(checkpoint: Manifest, store: Store) -> Manifest:

@@ -69,13 +69,22 @@ def artifact(reference: str, store: Store) -> Artifact[Any]:
 
 def newest_vectors(checkpoint: Manifest, store: Store) -> Manifest | None:
     """Return the manifest of the newest vectors that a checkpoint has encoded, or None where there are none."""
+    encoded = stored_vectors(checkpoint, store)
+    return encoded[-1] if encoded else None
+
+
+def stored_vectors(checkpoint: Manifest | Artifact[Any], store: Store) -> list[Manifest]:
+    """Return the manifests of all vectors that a checkpoint has encoded, the oldest first.
+
+    Truncated vectors, which a measurement makes of these, are left out.
+    """
     reference = f"{checkpoint.stage}/{checkpoint.key}"
     encoded = [
         manifest
         for _, manifest in store.manifests()
-        if manifest and manifest.schema == "Vectors" and manifest.inputs["checkpoint"] == reference
+        if manifest and manifest.stage == "encode" and manifest.inputs["checkpoint"] == reference
     ]
-    return max(encoded, key=lambda manifest: str(manifest.built["at"]), default=None)
+    return sorted(encoded, key=lambda manifest: str(manifest.built["at"]))
 
 
 def parameter_inputs(manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -39,13 +39,9 @@ def _move(file: Path, target: Path) -> None:
 
 
 def _refuse_web_page(file: Path) -> None:
-    """Raise UserError for an error page in place of a file without checksum, and delete it."""
-    try:
-        with open_plain_or_gzipped(file, str):
-            pass
-    except UserError:
-        file.unlink()
-        raise
+    """Raise UserError for an error page in place of a file without checksum."""
+    with open_plain_or_gzipped(file, str):
+        pass
 
 
 def _write_titles(file: Path, target: Path) -> None:
@@ -67,7 +63,7 @@ def _unpack(remote: Remote, archive: Path, folder: Path) -> None:
                 (folder / target).parent.mkdir(parents=True, exist_ok=True)
                 with writing(folder / target) as temporary, temporary.open("wb") as file:
                     shutil.copyfileobj(content, file, 1 << 20)
-    archive.unlink()
     if missing or not is_fetched(folder, remote):
         names = ", ".join(sorted(missing)) or "corpus.jsonl and queries.jsonl"
         raise UserError(f"{remote.at}: expected {names} in the archive; the publisher may have changed it")
+    archive.unlink()

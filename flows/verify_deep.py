@@ -91,7 +91,7 @@ def _artifacts(
     for name in names:
         try:
             recipe, path = load_recipe(name, changes)
-            plan = planned(recipe, recipe_name(path), store)
+            plan = planned(recipe, recipe_name(path, fast=recipe.fast), store)
         except UserError as error:
             if must_work:
                 raise

@@ -11,11 +11,13 @@ CONTROL_PICTURES = {code: chr(0x2400 + code) for code in range(0x20) if chr(code
 ACTIVE = "\x80-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff"
 """Characters that a terminal acts on or cannot print: controls, changes of direction, halves of surrogate pairs."""
 
-SCHEME = re.compile(r"(://|:/(?!/))(?!:PASSWORD@)")
+SCHEME = re.compile(r"(://|:/(?!/))(?!(?:user)?:PASSWORD@)")
 """The end of a URL's scheme, except in the example of our own messages.
 
 `pathlib` leaves a single slash in a URL that was given as a path."""
 WORD = re.compile(r"[^\s'\"<>]+")
+SECRET = re.compile(r"([?&;]\w*(?:password|passwd|secret|token)=)[^&;]*", re.IGNORECASE)
+"""A parameter of a URL that is secret by its name."""
 
 
 class DamagedArtifact(Exception):
@@ -33,9 +35,10 @@ class UserError(Exception):
 
 
 def masked(text: str) -> str:
-    """Return the text with *** in place of the user and password of every URL in it.
+    """Return the text with *** in place of the user, the password and secret parameters of every URL in it.
 
-    They are between the scheme and the last @ of a word: a password may have one. The time is linear in the length.
+    User and password are between the scheme and the last @ of a word: a password may have one. The time is linear in
+    the length.
     """
     return WORD.sub(_masked_word, text)
 
@@ -44,8 +47,11 @@ def _masked_word(word: re.Match[str]) -> str:
     text = word[0]
     if not (scheme := SCHEME.search(text)):
         return text
-    _, at, host = text[scheme.end() :].rpartition("@")
-    return f"{text[: scheme.end()]}***@{host}" if at else text
+    start, address = text[: scheme.end()], text[scheme.end() :]
+    user, at, host = address.rpartition("@")
+    if at and SECRET.search(user):  # a parameter with an @, or a password like a parameter: what follows may be secret
+        return f"{start}***"
+    return start + SECRET.sub(r"\1***", f"***@{host}" if at else address)
 
 
 PATHS = {

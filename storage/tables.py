@@ -77,9 +77,9 @@ class Answers(Table):
 class PseudoQueries(Table):
     """Generated queries of passages, in the passages' order; `rank` numbers those of a passage from 0.
 
-    Only rows that are `kept` are used; `reason` says why others are not: "empty" (nothing was generated), "round trip"
-    or "relevance" (dropped by a filter). `passage_sha256` is the hash of the passage's title and text. `generator` is
-    its name in the recipe, `revision` the key of its files or its commit, `ledger` the key of the generation cache
+    Only rows that are `kept` are used; `reason` says why others are not: "empty" (nothing was generated), or the
+    reason of a filter, such as "round trip". `passage_sha256` is the hash of the passage's title and text. `generator`
+    is its name in the recipe, `revision` the key of its files or its commit, `ledger` the key of the generation cache
     (empty for imported queries), and `draw` counts how often the passage's queries have been invalidated. `round_trip`
     is the rank of the own passage in BM25's list for the query, from 1, or 0 where the list lacks it; `relevance` is a
     cross-encoder's score. Both are null where they were not computed.

@@ -54,24 +54,37 @@ def _single(value: Any) -> Any:
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-class Uncomputed(TorchDispatchMode):
-    """Replaces matrix products by zeros of their shape."""
+class _Observer(TorchDispatchMode):
+    """A mode for which PyTorch does not import its compiler; importing it takes longer than planning a recipe."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled in these blocks, so the compiler need not be told to skip them
+
+
+class Uncomputed(_Observer):
+    """Replaces matrix products by zeros of their shape, and counts their floating-point operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if func.overloadpacket not in PRODUCTS:
             return func(*args, **(kwargs or {}))
         left, right = args[-2:]
+        self.flops += 2 * left.numel() * right.shape[-1]
         return left.new_zeros(*left.shape[:-1], right.shape[-1])
 
 
-class Allocations(TorchDispatchMode):
+class Allocations(_Observer):
     """Records the bytes of the live tensors that operations have created; those that existed before do not count."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.live: list[int] = []
         self.moved = 0
         self._bytes = 0

@@ -21,7 +21,6 @@ import torch
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.models import WordPiece
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from models import backbones
 from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
@@ -77,7 +76,7 @@ class Costs:
             config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
             family = BertForMaskedLM if self.assumed else backbones.family(folder)
             model = family.create(config, folder, backbone.layers)
-        self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling), backbone.towers)
+        self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling or "cls"), backbone.towers)
 
     def pretraining(self, settings: Pretraining[Any]) -> Cost:
         """Return the cost of one pre-training example: a text, with its context if the paper uses one."""
@@ -110,7 +109,7 @@ class Costs:
         reader = self.cross_encoder("teacher.score")
         with torch.no_grad(), counting() as counter:
             reader(self.pairs(settings.max_tokens).pairs)
-        return Cost(settings.max_tokens, counter.get_total_flops())
+        return Cost(settings.max_tokens, counter.flops)
 
     def pairs(self, max_tokens: int, rows: int = 1, group: int = 1) -> Groups:
         """Return `rows` queries, each with `group` pairs of the query and a passage."""
@@ -129,7 +128,7 @@ class Costs:
             retriever = self.retriever(views)
             with torch.no_grad(), counting() as counter:
                 retriever(tokens, "passage")
-        return Cost(max_tokens, counter.get_total_flops())
+        return Cost(max_tokens, counter.flops)
 
     def retriever(self, views: RetrieverSettings) -> Retriever:
         """Return the backbone with the views of a round."""
@@ -170,18 +169,18 @@ def count(module: Any, batch: Batch, *, repeated: float = 0.0) -> Cost:
     objective: Objective = module.train()
     with counting() as counter:
         vectors, losses = objective.encode(batch)
-        encoding = counter.get_total_flops()
+        encoding = counter.flops
         total = torch.stack([*losses.values(), *objective.compare(vectors, batch).values()]).sum()
         total.backward()
     module.zero_grad(set_to_none=True)
     without_graph = repeated * encoding if vectors else 0
-    return Cost(num_tokens(batch), counter.get_total_flops() + without_graph)
+    return Cost(num_tokens(batch), counter.flops + without_graph)
 
 
 @contextlib.contextmanager
-def counting() -> Iterator[FlopCounterMode]:
+def counting() -> Iterator[Uncomputed]:
     """Count matrix products in the block; they return zeros instead of being computed."""
-    with sdpa_kernel(SDPBackend.MATH), Uncomputed(), FlopCounterMode(display=False) as counter:
+    with sdpa_kernel(SDPBackend.MATH), Uncomputed() as counter:
         yield counter
 
 

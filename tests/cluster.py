@@ -3,15 +3,14 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests import warm
+from tests.warm import ROOT
 
 
 @dataclass
@@ -20,21 +19,23 @@ class Cluster:
 
     address: str
     folder: Path
-    scheduler: subprocess.Popen[bytes]
-    workers: list[subprocess.Popen[bytes]]
+    scheduler: warm.Command
+    workers: list[warm.Command]
 
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """Started and ended with the block; what it says is in the folder. Its workers know nothing of Prefect."""
     folder.mkdir()
-    known, started = folder / "scheduler.json", list[subprocess.Popen[bytes]]()
+    known, started = folder / "scheduler.json", list[warm.Command]()
 
-    def start(what: str, *more: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dask", what, "--host", "127.0.0.1", "--scheduler-file", str(known), *more]
+    def start(what: str, *more: str) -> warm.Command:
+        arguments = [what, "--host", "127.0.0.1", "--scheduler-file", str(known), *more]
         quiet = ["--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        with (folder / f"{what}-{len(started)}.log").open("w") as log:
-            started.append(subprocess.Popen([*command, *quiet], env=environment(), stdout=log, stderr=log))
+        log = folder / f"{what}-{len(started)}.log"
+        started.append(
+            warm.start(*arguments, *quiet, cwd=Path.cwd(), env=environment(), stdout=log, stderr=log, module="dask")
+        )
         return started[-1]
 
     try:
@@ -44,9 +45,7 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         yield Cluster(address, folder, scheduler, [start("worker", *alone) for _ in range(workers)])
     finally:
         for process in started:
-            process.kill()
-        for process in started:
-            process.wait()
+            process.end()
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import _thread
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -23,40 +22,15 @@ from tasks.runtime import dask_cluster
 from tasks.runtime.leftovers import RECORDS, record
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
-from tests.cluster import ROOT, Cluster, cluster, environment, wait_for
+from tests import prefect_database, warm
+from tests.cluster import Cluster, cluster, environment, wait_for
 from tests.tasks import sharded, works
 from tests.tiny import PIECES, save_t5
+from tests.warm import ROOT
 
 pytestmark = pytest.mark.slow
 DOCUMENTS = 100
 LOGIN = ("admin", "a-secret-of-the-test")
-PROGRAM = """
-import sys
-from pathlib import Path
-from prefect import flow
-from storage.store.store import Store
-from tasks.runtime import dask_cluster
-from tasks.session import Execution, Session, session
-from tests.tasks import sharded
-
-def main(folder, address, documents):
-    store, unpicklable = Store(Path(folder) / "store"), open("/dev/null")
-
-    @flow(name="chain", persist_result=False)
-    def chain():
-        assert unpicklable
-        with session(Session(store, Execution(threads=1, device="cpu", dask=address))):
-            hashes.append(sharded.run_chain(store, Path(folder) / "generator", int(documents)))
-
-    hashes = []
-    sharded.cut_small()
-    dask_cluster.GROUPS = 3
-    chain()
-    print(sharded.as_line(hashes[0]))
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -75,23 +49,6 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[
         generator, store = save_t5(folder / "generator", PIECES), Store(folder / "store")
         with session(Session(store, Execution(workers=1, threads=1, device="cpu"))):
             yield folder, sharded.run_chain(store, generator, DOCUMENTS)
-
-
-def on(results: Cluster, store: Store) -> Session:
-    return Session(store, Execution(threads=1, device="cpu", dask=results.address))
-
-
-def test_two_workers_make_what_one_process_makes(
-    two: Cluster, here: tuple[Path, dict[str, str]], tmp_path: Path
-) -> None:
-    folder, expected = here
-    store = Store(tmp_path)
-    with session(on(two, store)):
-        result = sharded.run_chain(store, folder / "generator", DOCUMENTS)
-
-    assert result == expected
-    assert set(result) == set(sharded.SHARDED)
-    assert min(sharded.parts_of(store).values()) > 8
 
 
 def test_an_error_on_a_worker_is_that_of_one_process(two: Cluster, tmp_path: Path) -> None:
@@ -133,6 +90,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     home = str(tmp_path_factory.mktemp("prefect"))
+    prefect_database.provide(Path(home))
     process = subprocess.Popen(
         [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
         env=environment(PREFECT_HOME=home, PREFECT_SERVER_API_AUTH_STRING=":".join(LOGIN)),
@@ -160,27 +118,30 @@ def posted(server: str, what: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_a_worker_is_killed_in_the_middle_of_a_flow(
+def test_a_flow_in_the_middle_of_which_a_worker_is_killed_makes_what_one_process_makes(
     two: Cluster, here: tuple[Path, dict[str, str]], server: str, tmp_path: Path
 ) -> None:
     folder, expected = here
     shutil.copytree(folder / "generator", tmp_path / "generator", copy_function=shutil.copy2)
-    (tmp_path / "program.py").write_text(PROGRAM)
     login = {"PREFECT_API_URL": server, "PREFECT_API_AUTH_STRING": ":".join(LOGIN), "PREFECT_HOME": str(tmp_path)}
-    command = [sys.executable, str(tmp_path / "program.py"), str(tmp_path), two.address, str(DOCUMENTS)]
-    flow = subprocess.Popen(command, env=environment(**login), stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    output = tmp_path / "stdout.txt"
+    flow = warm.start(
+        str(tmp_path), two.address, str(DOCUMENTS), cwd=ROOT, env=environment(**login), stdout=output,
+        stderr=tmp_path / "stderr.txt", module="tests.dask_flow",
+    )  # fmt: skip
     try:
         finished = wait_for(lambda: flow.poll() is not None or encoded(tmp_path / "store"))
         assert flow.poll() is None, "the flow has failed"
-        two.workers[0].send_signal(signal.SIGKILL)
-        output, _ = flow.communicate(timeout=900)
+        two.workers[0].end()
+        assert flow.wait(900) == 0
     finally:
-        flow.kill()
-    assert flow.returncode == 0
+        flow.end()
     assert two.workers[1].poll() is None
     logs = [path.read_text() for path in two.folder.glob("*.log")]
 
-    assert json.loads(output.splitlines()[-1]) == expected
+    assert json.loads(output.read_text().splitlines()[-1]) == expected
+    assert set(expected) == set(sharded.SHARDED)
+    assert min(sharded.parts_of(Store(tmp_path / "store")).values()) > 8
     [built] = (tmp_path / "store" / "encode").iterdir()
     assert len(finished) < len(list(built.rglob("*.npy")))
     shard = Counter(Path(name).name[:5] for name in finished)
@@ -222,7 +183,7 @@ def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None
     folder = tmp_path / "told"
     folder.mkdir()
     threading.Thread(
-        target=lambda: wait_for(lambda: works.files(tmp_path / "out")) and two.scheduler.kill(), daemon=True
+        target=lambda: wait_for(lambda: works.files(tmp_path / "out")) and two.scheduler.end(), daemon=True
     ).start()
     with pytest.raises(ProcessFailed, match=f"the Dask scheduler at {two.address} was lost"):
         works.run(tmp_path / "out", works.write_slowly, dask=two.address, rows=3000, folder=str(folder))

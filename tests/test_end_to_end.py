@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests import warm
 from tests.console import read_only
@@ -19,14 +22,14 @@ from tests.warm import WHEEL, environment
 
 SMALL = [
     "dataset.fraction=0.02", "backbone.weights=bert_tiny_msmarco", "backbone.layers=null",
-    "execution.threads=1", "queries.train.vocabulary=2000",
+    "execution.threads=1", "execution.workers=1", "queries.train.vocabulary=2000",
     "queries.train.hidden_size=64", "queries.train.steps=12", "queries.train.copy_steps=4", "queries.train.batch=8",
     "queries.generate.shard_passages=16", "queries.quality.passages=20",
     "pretrain.steps=8", "pretrain.batch=8", "pretrain.objective.max_tokens=64", "pretrain.probe.pairs=30",
     "encode.passage_max_tokens=32",
-    *(f"rounds.{number}.train.{change}" for number in range(4)
+    *(f"rounds.{number}.train.{change}" for number in range(3)
       for change in ("batch_queries=16", "passage_max_tokens=32", "query_max_tokens=12")),
-    *(f"rounds.{number}.train.{change}" for number in range(1, 4) for change in ("epochs=null", "steps=2")),
+    *(f"rounds.{number}.train.{change}" for number in range(1, 3) for change in ("epochs=null", "steps=2")),
 ]  # fmt: skip
 RUNS = [
     "bm25",
@@ -34,7 +37,7 @@ RUNS = [
     "retriever_1",
     "retriever_2",
     "retriever_2_without_pretraining",
-    "retriever_2_random_start",
+    "hybrid",
 ]
 
 pytestmark = [
@@ -90,7 +93,7 @@ def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> Non
         "success@50",
         "success@1000",
     }
-    assert all(0 <= row["value"] <= 1 and row["queries"] > 0 and row["split"] == "test" for row in rows)
+    assert all(0 <= row["value"] <= 1 and row["queries"] > 0 and row["split"] == "many_test" for row in rows)
     assert {"run", "baseline", "metric", "difference", "p", "p_holm"} <= set(value["comparisons"][0])  # type: ignore[index]
     assert {"stage", "round", "key", "cached", "seconds"} <= set(value["stages"][0])  # type: ignore[index]
     printed = (unbroken / "stdout.txt").read_text()
@@ -107,6 +110,22 @@ def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> N
     assert "0 to build" in done.stderr
     assert hashes(unbroken / "artifacts") == before
     assert all(stage["cached"] for stage in report(unbroken)["stages"])  # type: ignore[attr-defined]
+
+
+def test_the_readme_s_python_runs_on_the_same_store(unbroken: Path) -> None:
+    [code] = re.findall(r"^```python\n(.*?)^```", (warm.ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    values = {name: yaml.safe_load(value) for name, value in (change.split("=", 1) for change in SMALL)}
+    call = 'pretrieve.reproduce("quickstart")'
+    assert code.count(call) == 1
+    code = code.replace(call, f'pretrieve.reproduce("quickstart", set={values!r})')
+    shown = "print(sorted(set(run.metrics['run'])), len(retriever.search('ice', top_k=3)))"
+
+    ended = subprocess.run([sys.executable, "-c", f"{code}\n{shown}"], cwd=unbroken, env=environment(unbroken),
+                           capture_output=True, text=True, check=False)  # fmt: skip
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == f"{sorted(RUNS)} 3"
+    assert "0 to build" in ended.stderr
 
 
 def test_a_sample_that_is_built_again_is_equal(unbroken: Path) -> None:
@@ -128,13 +147,15 @@ CUT_OFF_IN = {"generate_queries": signal.SIGKILL, "pretrain": signal.SIGINT}
 def cut_off(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int]]:
     """A folder in which a run was interrupted in two stages, and the exit codes by stage.
 
-    The run that Ctrl-C interrupts has an embedded Prefect server, as a user's has.
+    The run that is killed has two processes that generate. The run that Ctrl-C interrupts has an embedded Prefect
+    server, as a user's has.
     """
     folder, codes = tmp_path_factory.mktemp("cut_off"), {}
     for stage, how in CUT_OFF_IN.items():
         url = {} if how == signal.SIGINT else {"PREFECT_API_URL": prefect_server.url}
         command = warm.start(
-            *changed("reproduce", "quickstart"), cwd=folder, env=environment(folder, **url),
+            *changed("reproduce", "quickstart"), "--set", f"execution.workers={1 + (stage == 'generate_queries')}",
+            cwd=folder, env=environment(folder, **url),
             stdout=folder / f"{stage}.stdout", stderr=folder / f"{stage}.stderr",
         )  # fmt: skip
         try:
@@ -191,9 +212,9 @@ def test_a_moved_store_is_complete_and_a_changed_setting_rebuilds_only_what_foll
 
     lines = {line for line in planned.stdout.splitlines() if "to build" in line and "│" in line}
     assert planned.returncode == 0, planned.stderr
-    assert {line.split("│")[2].strip() for line in lines} == {"retriever_2", ""}
+    assert {line.split("│")[2].strip() for line in lines} == {"retriever_2", "hybrid", ""}
     assert {line.split("│")[1].strip() for line in lines} == {
-        "train", "encode", "index", "search", "evaluate", "wins", "report"
+        "train", "encode", "index", "search", "fuse", "evaluate", "wins", "report"
     }  # fmt: skip
 
 

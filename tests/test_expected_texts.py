@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("flows", "tasks", "storage", "models", "benchmarks", "configs")
+PRODUCT = ("pretrieve", "flows", "tasks", "storage", "models", "benchmarks", "configs")
 WORDS = re.compile(r"\b[A-Za-z]+(?: [a-z]+)+\b")
 """Words in sequence; numbers, names and punctuation between them may be inserted into a message."""
 TESTS = sorted((ROOT / "tests").rglob("test_*.py"))

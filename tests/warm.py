@@ -58,6 +58,11 @@ class Command:
             time.sleep(0.02)
         return code
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, where it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def end(self) -> None:
         """Kill it, where it has not ended."""
         if self.poll() is None:
@@ -73,11 +78,19 @@ def start(
     return Command(_ask(request))
 
 
-def run(folder: Path, *arguments: str, timeout: float = 1200, **more: str) -> subprocess.CompletedProcess[str]:
+def program(text: str, *arguments: str, output: Path) -> Command:
+    """Start a text of Python as `python -c` does, in this folder and environment; it appends what it says to a file."""
+    return start(text, *arguments, cwd=ROOT, env=os.environ, stdout=output, stderr=output, module="tests.program")
+
+
+def run(
+    folder: Path, *arguments: str, timeout: float = 1200, module: str = "flows.cli", **more: str
+) -> subprocess.CompletedProcess[str]:
     """Run `pretrieve` in a folder, which is its home too, to its end; `more` is for its environment."""
     with tempfile.TemporaryDirectory() as temporary:
         files = Path(temporary, "stdout"), Path(temporary, "stderr")
-        command = start(*arguments, cwd=folder, env=environment(folder, **more), stdout=files[0], stderr=files[1])
+        env = environment(folder, **more)
+        command = start(*arguments, cwd=folder, env=env, stdout=files[0], stderr=files[1], module=module)
         try:
             code = command.wait(timeout)
         finally:
@@ -90,6 +103,11 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PRETRIEVE_"))}
     ours = {"HOME": str(home), "PRETRIEVE_COLLECTIONS": str(WHEEL.parent)}
     return kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | ours | more
+
+
+def parent_pid() -> int:
+    """Return the number of the process that forks."""
+    return _parent().pid
 
 
 @functools.cache
@@ -150,15 +168,17 @@ def become(arguments: list[str], cwd: str, env: dict[str, str], files: list[str]
         os.dup2(opened, number)
         os.close(opened)
     sys.argv[1:] = arguments
+    code: Any = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
-        # As an interpreter ends, but that it takes nothing apart: that would copy what is shared with the parent.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(ended.code)
+        code = ended.code or 0
+    # As an interpreter ends, but that it takes nothing apart: that would copy what is shared with the parent.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

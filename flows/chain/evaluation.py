@@ -10,7 +10,7 @@ from flows.chain.collection import ANSWER, SplitTopics
 from flows.chain.pretraining import retrieved_passages_without_titles
 from flows.chain.rankers import Bm25System, IndexedBm25
 from flows.chain.retriever_rounds import Rounds
-from flows.recipe.round_schema import Member, exact_run, expanded, view_run
+from flows.recipe.round_schema import Member, exact_run, expanded, truncated_run, view_run
 from flows.recipe.schema import Recipe
 from storage import datasets
 from storage.artifact import Artifact
@@ -71,6 +71,8 @@ def rankings(recipe: Recipe[Any], rounds: Rounds, queries: Artifact[Queries]) ->
             runs[round_.name] = rounds.retrieve(round_.name, queries, documents)
             for view in round_.rows:
                 runs[view_run(round_.name, view)] = rounds.retrieve(round_.name, queries, documents, view)
+            for name in (truncated_run(round_.name, dim) for dim in round_.truncate_dims):
+                runs[name] = rounds.retrieve(name, queries, documents)
     for ensemble in recipe.fusions:
         members = [Member.read(member) for member in ensemble.members]
         with in_round(ensemble.name):

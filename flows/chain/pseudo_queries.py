@@ -15,13 +15,18 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages, PseudoQueries
-from tasks.pseudo_queries.filter_queries import Filtering, filter_queries
+from tasks.pseudo_queries.detokenise import detokenise_queries
+from tasks.pseudo_queries.drop_duplicates import drop_duplicates
+from tasks.pseudo_queries.filter_queries import filter_queries
+from tasks.pseudo_queries.filter_settings import Filtering
+from tasks.pseudo_queries.filter_texts import filter_texts
 from tasks.pseudo_queries.generate_queries import Generation, NamedGeneration, fill_ledger, generate_queries
 from tasks.pseudo_queries.import_queries import Importing, import_queries
 from tasks.pseudo_queries.join_queries import Joining, join_queries
 from tasks.pseudo_queries.query_quality import ROUND_TRIP_CUTOFF, pseudo_queries_as_queries, query_quality
 from tasks.pseudo_queries.relevance import relevance
 from tasks.pseudo_queries.round_trip import round_trip
+from tasks.pseudo_queries.text_rules import TextRules
 from tasks.pseudo_queries.train_generator import train_generator
 from tasks.retrieval.index import index
 
@@ -124,6 +129,8 @@ class PseudoQueryGenerators:
         self, settings: Filtering, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
     ) -> Artifact[PseudoQueries]:
         """Return the queries with scores, and with the reason where one is dropped."""
+        if settings.detokenise:
+            queries = detokenise_queries(queries)
         if settings.round_trip is not None:
             bm25 = index(passages=passages, settings=self.recipe.bm25)
             queries = round_trip(pseudo_queries=queries, passages=passages, index=bm25, settings=settings.round_trip)
@@ -133,7 +140,21 @@ class PseudoQueryGenerators:
                 pseudo_queries=queries, passages=passages, cross_encoder=cross_encoder,
                 settings=settings.relevance.scoring,
             )  # fmt: skip
-        return queries if settings.cut is None else filter_queries(queries, settings=settings.cut)
+        if settings.cut is not None:
+            queries = filter_queries(queries, settings=settings.cut)
+        if settings.texts is not None:
+            queries = _by_texts(settings.texts, queries, passages)
+        return queries if settings.duplicates is None else drop_duplicates(queries, settings=settings.duplicates)
+
+
+def _by_texts(
+    rules: TextRules, queries: Artifact[PseudoQueries], passages: Artifact[Passages]
+) -> Artifact[PseudoQueries]:
+    """Return the queries filtered by their texts; a file of forbidden words counts by its content, not its path."""
+    word_list = sources.word_list(rules.forbidden) if isinstance(rules.forbidden, str) else None
+    if word_list is not None:
+        rules = rules.model_copy(update={"forbidden": None})
+    return filter_texts(pseudo_queries=queries, passages=passages, word_list=word_list, settings=rules)
 
 
 def _first(

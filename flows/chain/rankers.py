@@ -15,6 +15,8 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.retrieval.index import index
 from tasks.retrieval.search import Search, search
+from tasks.retrieval.truncate import Truncation, truncate
+from tasks.runtime.device import Precision
 
 
 class Ranker(Protocol):
@@ -64,11 +66,15 @@ class Retriever:
     fusion: Fusion | None = None
     max_tokens: int | None = None
     """The most tokens that it can read; None where that is not known, as before it is trained."""
+    precision: Precision | None = None
+    """The precision in which its recipe encodes, for limits that state none."""
 
     def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> IndexedRetriever:
         """Encode and index these passages, with texts cut at the limits or at what the retriever can read."""
         if (most := self.max_tokens) is not None:
             limits = limits.model_copy(update={name: min(number, most) for name, number in limits.limits.items()})
+        if limits.precision is None and self.precision is not None:
+            limits = limits.model_copy(update={"precision": self.precision})
         retriever = replace(self, checkpoint=with_safetensors(self.checkpoint))
         vectors = encode(passages=passages, checkpoint=retriever.checkpoint, settings=limits)
         return IndexedRetriever(retriever, passages, vectors, index(passages=passages, vectors=vectors, settings=exact))
@@ -92,6 +98,12 @@ class IndexedRetriever:
             return fuse(runs=[self.rank(queries, documents, fused) for fused in views], settings=fusion)
         ranking_view = view or (views[0] if len(views) == 1 else "sum")
         return self.search(self.approximate.get(ranking_view, self.index), queries, documents, ranking_view)
+
+    def truncated(self, dim: int, exact: Exact) -> IndexedRetriever:
+        """Index the first dimensions of the dense vectors, which are not encoded again."""
+        settings = Truncation(truncate_dim=dim)
+        vectors = truncate(vectors=self.vectors, checkpoint=self.retriever.checkpoint, settings=settings)
+        return replace(self, vectors=vectors, index=index(passages=self.passages, vectors=vectors, settings=exact))
 
     def search(self, searched: Artifact[Index], queries: Artifact[Queries], documents: int, view: str) -> Artifact[Run]:
         """Search an index of the retriever's vectors by one view or by the sum of all."""

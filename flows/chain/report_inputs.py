@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.chain.evaluation import SplitResults
 from flows.chain.transfer import groups
-from flows.recipe.round_schema import FewShotQueries, Round, exact_run, expanded, view_run
+from flows.recipe.round_schema import FewShotQueries, Round, exact_run, expanded, truncated_run, view_run
 from flows.recipe.schema import Recipe, as_yaml
 from storage.artifact import Artifact
 from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Report
@@ -63,7 +63,7 @@ def report_settings(
     if "bm25_doc2query" not in runs:
         absent["bm25_doc2query"] = "no pseudo-queries are made for retrieval, so no passage was expanded"
     return Reporting(
-        recipe=name, title=recipe.title, paper=recipe.pretrain.paper if recipe.pretrain else "none",
+        recipe=name, title=recipe.title, fast=recipe.fast, paper=recipe.pretrain.paper if recipe.pretrain else "none",
         dataset=recipe.dataset.description,
         generator=recipe.queries.generator if recipe.queries else None, text=as_yaml(recipe),
         runs=descriptions(recipe, runs),
@@ -72,7 +72,7 @@ def report_settings(
         views={
             round_.name: [view_run(round_.name, view) for view in round_.rows] for round_ in expanded(recipe.rounds)
         },
-        groups=groups(recipe),
+        groups=groups(recipe), claims=recipe.claims,
     )  # fmt: skip
 
 
@@ -88,6 +88,10 @@ def descriptions(recipe: Recipe[Any], runs: list[str]) -> dict[str, str]:
     for round_ in expanded(recipe.rounds):
         sentences[round_.name] = retriever_description(round_)
         sentences |= {view_run(round_.name, view): f"{round_.name} by its {view} view alone" for view in round_.rows}
+        sentences |= {
+            truncated_run(round_.name, dim): f"{round_.name} by the first {dim:,} dimensions of its vectors"
+            for dim in round_.truncate_dims
+        }
     for ensemble in recipe.fusions:
         sentences[ensemble.name] = f"{', '.join(ensemble.members)}, fused by {ensemble.fuse.kind}"
     for approximate in recipe.approximate:

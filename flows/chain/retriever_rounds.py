@@ -13,7 +13,15 @@ from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
 from flows.chain.teacher import TeacherStages
 from flows.chain.training_examples import TrainingExamples
 from flows.recipe.approximate_schema import Approximate
-from flows.recipe.round_schema import Ensemble, ExpertQueries, FewShotQueries, Member, Round, expanded
+from flows.recipe.round_schema import (
+    Ensemble,
+    ExpertQueries,
+    FewShotQueries,
+    Member,
+    Round,
+    expanded,
+    truncated_run,
+)  # fmt: skip
 from flows.recipe.schema import STARTS, Recipe
 from flows.store_lookup import matching
 from storage.artifact import Artifact
@@ -73,7 +81,10 @@ class Rounds:
             with in_round(round_.name):
                 self.checkpoints[round_.name] = checkpoint = self._trained(round_)
                 retriever = Retriever(checkpoint, round_.views, round_.fuse)
-                self.retrievers[round_.name] = retriever.on(self.passages, self.recipe.encode, self.recipe.index)
+                indexed = retriever.on(self.passages, self.recipe.encode, self.recipe.index)
+                self.retrievers[round_.name] = indexed
+                for dim in round_.truncate_dims:
+                    self.retrievers[truncated_run(round_.name, dim)] = indexed.truncated(dim, self.recipe.index)
 
     def retrieve(self, name: str, queries: Artifact[Queries], documents: int, view: str | None = None) -> Artifact[Run]:
         """Return the ranking by BM25 or by a round's retriever; by one of its views, or by all as the round ranks."""

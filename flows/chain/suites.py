@@ -6,8 +6,9 @@ groups of them, such as CQADupStack's twelve forums; the value of a group is the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -150,6 +151,18 @@ def load_suite(name: str, changes: Sequence[str] = ()) -> tuple[Suite, str]:
     elif not path.is_file():
         raise UserError(f"--suite {path}: there is no such file")
     return read_settings(path, changes, lambda value, file: Suite), path.stem
+
+
+def suite_of_folder(folder: str, splits: Sequence[str], reader: str, changes: Sequence[str] = ()) -> tuple[Suite, str]:
+    """Return a suite of one collection, a column for each split, and its name; other settings are those of `small`."""
+    title = PurePath(folder).name or folder
+    collections = [
+        {"name": f"{title}/{split}".replace(" ", "_"), "reader": reader, "path": folder, "eval_split": split}
+        for split in splits
+    ]
+    own = {"title": title, "description": f"the collection {title}", "collections": collections}
+    suite, _ = load_suite("small", [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *changes])
+    return suite, f"{title}-{'-'.join(splits)}".replace("/", "-")
 
 
 def shipped_suites() -> dict[str, Path]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import ValidationError
 
 from flows.recipe.changes import apply_changes
+from flows.recipe.few_steps import smoke_test
 from flows.recipe.problems import in_one_line
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import PROJECT, find_recipe
@@ -27,7 +28,10 @@ def load_recipe(name: str, changes: Sequence[str] = ()) -> tuple[Recipe[Any], Pa
     `name` is a path, or the name or stem of a shipped recipe.
     """
     path = find_recipe(name)
-    return read_settings(path, changes, _shape), path
+    recipe = read_settings(path, changes, _shape)
+    if recipe.fast:  # the user's changes are put on top of those of a smoke test
+        recipe = read_settings(path, [*changes, *smoke_test(recipe, changes), *changes], _shape)
+    return recipe, path
 
 
 def read_settings(path: Path, changes: Sequence[str], shape_of: Callable[[dict[str, Any], Path], type[S]]) -> S:

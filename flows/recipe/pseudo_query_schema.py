@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from storage.settings import Settings
-from tasks.pseudo_queries.filter_queries import Filtering
+from tasks.pseudo_queries.filter_settings import Filtering
 from tasks.pseudo_queries.generate_queries import Generation
 from tasks.pseudo_queries.query_quality import Sampling
 from tasks.pseudo_queries.train_generator import GeneratorTraining

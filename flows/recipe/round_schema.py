@@ -84,6 +84,8 @@ class Round(Settings):
     """How the views' rankings are fused; null adds up their scores for every passage."""
     rows: list[View] = Field(default_factory=list)
     """Views that are also evaluated separately; their rankings are called NAME_VIEW."""
+    truncate_dims: list[Annotated[int, Field(gt=0)]] = Field(default_factory=list, exclude_if=lambda dims: not dims)
+    """Numbers of dimensions to which dense vectors are truncated and evaluated; the rankings are called NAME_dimN."""
 
     @model_validator(mode="after")
     def _has_what_it_trains_on(self) -> Round:
@@ -97,6 +99,14 @@ class Round(Settings):
             raise ValueError(f"mine_views: the miner union reads two views or more, and no other does; found {views}")
         if self.train is None and (self.queries is not None or self.fuse is not None):
             raise ValueError("queries and fuse: expected null where nothing is trained")
+        return self
+
+    @model_validator(mode="after")
+    def _truncated_vectors_are_dense(self) -> Round:
+        if self.truncate_dims and (self.views != ("dense",) or self.is_few_shot):
+            raise ValueError("truncate_dims: expected a round with one dense vector, and all train queries")
+        if len(set(self.truncate_dims)) < len(self.truncate_dims):
+            raise ValueError(f"truncate_dims: expected each once, found {self.truncate_dims}")
         return self
 
     @model_validator(mode="after")
@@ -222,6 +232,11 @@ class Teacher(Settings):
 def view_run(name: str, view: str) -> str:
     """Return the name of the ranking by one view of a round."""
     return f"{name}_{view}"
+
+
+def truncated_run(name: str, dim: int) -> str:
+    """Return the name of the ranking by the first dimensions of a round's vectors."""
+    return f"{name}_dim{dim}"
 
 
 def exact_run(rounds: Sequence[Round], approximate: Approximate) -> str:

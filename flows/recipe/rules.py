@@ -17,6 +17,7 @@ from flows.recipe.round_schema import (
 from flows.recipe.sections import Headline
 from tasks.evaluation.evaluate import Comparison
 from tasks.pretraining.pair_contexts import Contexts
+from tasks.report.claims import Claims
 
 
 def runs_exist(names: Sequence[str], compared: Sequence[Comparison | Headline]) -> None:
@@ -24,6 +25,14 @@ def runs_exist(names: Sequence[str], compared: Sequence[Comparison | Headline]) 
     for name in (name for pair in compared for name in (pair.run, pair.baseline)):
         if name not in names:
             raise ValueError(f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(names)}")
+
+
+def claims_are_tested(claims: Claims | None, comparisons: Sequence[Comparison]) -> None:
+    """Each claim is about two runs that are compared."""
+    tested = [f"{pair.run} with {pair.baseline}" for pair in comparisons]
+    for claim in claims.made if claims else []:
+        if (pair := f"{claim.run} with {claim.baseline}") not in tested:
+            raise ValueError(f"claims.made: expected a pair of evaluate.comparisons, found {pair}; add it there")
 
 
 def teacher_reads_rankings(teacher: Teacher, rankings: Sequence[str], rounds: Sequence[Round]) -> None:

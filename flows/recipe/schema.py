@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from flows.recipe import rules
 from flows.recipe.approximate_schema import Approximate
 from flows.recipe.pseudo_query_schema import PseudoQuerySettings
-from flows.recipe.round_schema import Ensemble, Round, Teacher, retrievers, view_run
+from flows.recipe.round_schema import Ensemble, Round, Teacher, retrievers, truncated_run, view_run
 from flows.recipe.sections import (
     AnalysisSettings,
     Corpora,
@@ -30,6 +30,7 @@ from storage.settings import Seed, Settings
 from tasks.pretraining.initialise import Backbone
 from tasks.pretraining.pair_contexts import Contexts
 from tasks.pretraining.pretrain import Pretraining
+from tasks.report.claims import Claims
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
@@ -74,8 +75,13 @@ class Recipe(Settings, Generic[P]):
     analyses: list[AnalysisSettings] = Field(default_factory=list)
     """Analyses of the papers in addition to their results (`tasks/analyses`)."""
     headline: Headline
+    claims: Claims | None = Field(default=None, exclude_if=lambda claims: claims is None)
+    """What the report claims of the results, and what it does not; null claims nothing."""
     reported: dict[str, Any]
     """The paper's numbers for this recipe's runs, and the rows that print them (`storage/results/reported.py`)."""
+    fast: bool = Field(default=False, exclude_if=lambda fast: not fast)
+    """Whether this is a smoke test: two steps of each training, no other collections, and no claims
+    (`flows/recipe/few_steps.py`); its report says so. `pretrieve reproduce --fast` sets it."""
     execution: Execution = Field(default_factory=Execution)
 
     @model_validator(mode="after")
@@ -84,6 +90,7 @@ class Recipe(Settings, Generic[P]):
         rules.runs_exist(names, [*self.evaluate.comparisons, self.headline])
         if self.headline.metric not in self.evaluate.metrics:
             raise ValueError(f"headline.metric: {self.headline.metric} is none of evaluate.metrics")
+        rules.claims_are_tested(self.claims, self.evaluate.comparisons)
         if self.teacher:
             means = [round_.name for round_ in self.rounds if round_.is_few_shot]
             rankings = [name for name in names if name not in ("teacher", *BM25_VARIANTS, *means)]
@@ -97,6 +104,7 @@ class Recipe(Settings, Generic[P]):
             trainings = round_.trainings()
             names += [round_.name, *(training.name for training in trainings if round_.is_few_shot)]
             names += [view_run(training.name, view) for training in trainings for view in round_.rows]
+            names += [truncated_run(round_.name, dim) for dim in round_.truncate_dims]
         names += [fusion.name for fusion in self.fusions] + [approximate.name for approximate in self.approximate]
         return [*names, *(["teacher"] if self.teacher else [])]
 
@@ -121,7 +129,8 @@ class Recipe(Settings, Generic[P]):
         generated = self.queries.queries_per_passage if self.queries else None
         if generated is not None and needed > generated:
             raise ValueError(
-                f"contexts.pseudo_queries: expected at most the {generated} that are generated, found {needed}"
+                f"contexts.pseudo_queries: expected at most the {generated} that are generated, found {needed}; "
+                f"also set contexts.pseudo_queries={generated}, or generate more"
             )
         if self.queries is None and self.dataset.train_split is None:
             raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")

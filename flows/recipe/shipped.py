@@ -46,10 +46,13 @@ def find_recipe(name: str) -> Path:
     raise UserError(f"{name}: no shipped recipe has this name; {hint}`pretrieve recipes` lists them")
 
 
-def recipe_name(path: Path) -> str:
-    """Return the name of a recipe's runs and reports: as `small/beir` where it is shipped, else its file's stem."""
+def recipe_name(path: Path, *, fast: bool = False) -> str:
+    """Return the name of a recipe's runs and reports: as `small/beir` where it is shipped, else its file's stem.
+
+    A smoke test has a name of its own, `small/beir-fast`, so that its report replaces no other.
+    """
     shipped = {file.resolve(): name for name, file in shipped_recipes().items()}
     name = shipped.get(path.resolve(), path.stem)
     if name.startswith("."):  # a report below reports/.. would be written into the store itself
         raise UserError(f"{path}: a recipe's file cannot begin with a dot, since reports take its name; rename it")
-    return name
+    return f"{name}-fast" if fast else name

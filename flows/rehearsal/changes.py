@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from flows.recipe.few_steps import NEW_TOKENS, few_steps
 from flows.recipe.round_schema import Round, Teacher
 from flows.recipe.schema import STARTS, Recipe
 
-STEPS, MOST_ROWS, MOST_QUERIES, NEW_TOKENS, WIDTH, SHARED_LAYERS = 2, 64, 8, 8, 16, 1
+MOST_ROWS, WIDTH, SHARED_LAYERS = 64, 16, 1
 COLLECTION, ENCODER, GENERATOR, CROSS_ENCODER = "collection", "encoder", "generator", "cross_encoder"
 NEGATIVES, SUITE = "negatives.jsonl", "suite.yaml"
 
@@ -28,10 +29,8 @@ def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:
     if recipe.queries is not None:
         changes += [f"queries.model={folder / GENERATOR}", "queries.train=null"]
         changes += [f"queries.generate.max_new_tokens={NEW_TOKENS}", "queries.generate.dtype=auto"]
+    changes += few_steps(recipe, MOST_ROWS)
     if recipe.pretrain is not None:
-        rows = min(recipe.pretrain.batch, MOST_ROWS)
-        changes += [f"pretrain.steps={STEPS}", "pretrain.epochs=null", f"pretrain.batch={rows}", "pretrain.probe=null"]
-        changes.append("pretrain.warm_heads=null")
         changes.append("pretrain.fit.precision=null")
     if recipe.teacher is not None:
         changes += [f"teacher.{change}" for change in _of_teacher(recipe.teacher, folder)]
@@ -44,14 +43,11 @@ def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:
 
 
 def _of_teacher(teacher: Teacher, folder: Path) -> Iterator[str]:
-    """Yield the changes of a teacher: one epoch with a negative for each query, then all of its pairs are scored."""
+    """Yield the changes of a teacher, of which all pairs are scored after one epoch."""
     yield f"weights={folder / CROSS_ENCODER}"
     yield "score.precision=null"
     yield "rerank.precision=null"
     if teacher.train is not None:
-        yield "train.epochs=1"
-        yield "train.passages_per_query=2"
-        yield f"train.batch_queries={min(teacher.train.batch_queries, MOST_QUERIES)}"
         yield "train.fit.precision=null"
 
 
@@ -62,9 +58,6 @@ def _of_round(round_: Round, starts: tuple[str, ...], folder: Path) -> Iterator[
         yield f"given.file={folder / NEGATIVES}"
     if round_.train is None:
         return
-    yield f"train.steps={STEPS}"
-    yield "train.epochs=null"
-    yield f"train.batch_queries={min(round_.train.batch_queries, MOST_QUERIES)}"
     yield "train.fit.precision=null"
     retriever = round_.train.retriever
     if retriever.shared_layers is not None:

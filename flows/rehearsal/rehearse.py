@@ -66,7 +66,7 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     runs: list[Run] = []
     for size in sizes:  # the larger size would exceed the limit where the smaller does
         most = len(runs[0].calls) if runs else None
-        runs.append(_measure(recipe, path, changes, size, limit, most, progress.print))
+        runs.append(_measure(recipe, path, changes, size, Bounds(limit, most), progress.print))
     true_steps, impossible = _true_steps(recipe, path)
     number = min(len(run.calls) for run in runs)
     small, large = (by_stage_and_round(run.calls[:number]) for run in runs)
@@ -95,6 +95,16 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
         say(problem)
 
 
+@dataclasses.dataclass(frozen=True)
+class Bounds:
+    """What ends a run before its last stage."""
+
+    seconds: float
+    """The longest that a stage may take."""
+    stages: int | None
+    """The number of stages to build; None for all."""
+
+
 @dataclasses.dataclass
 class Run:
     """The measurements of a run's stages, in the order of the chain."""
@@ -109,11 +119,10 @@ def _measure(
     path: Path,
     changes: Sequence[str],
     passages: int,
-    limit: float,
-    most: int | None,
+    bounds: Bounds,
     report: Callable[[str], None],
 ) -> Run:
-    """Build the first `most` stages of the recipe, or all, in a temporary store."""
+    """Build the stages of the recipe within the bounds, in a temporary store."""
     with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name:
         folder = Path(name)
         report(f"{passages:,} synthetic passages …")
@@ -124,14 +133,16 @@ def _measure(
         plan = planned(rehearsed, path.stem, store)
         current, run = Session(store, execution, print_line=report), Run([])
         with session(current):
-            for reference, job in islice(plan.jobs.items(), most):
+            for reference, job in islice(plan.jobs.items(), bounds.stages):
                 before = reset_peak_memory()
                 try:
-                    with time_limit(limit):
+                    with time_limit(bounds.seconds):
                         done = current.done[reference] = run_job(job, current)
                 except OverTime:
                     stage = f"{job.stage.name} {job.round}".strip()
-                    run.unfinished = f"{stage}: more than {limit:,.0f} s with {passages:,} passages; none after it ran"
+                    run.unfinished = (
+                        f"{stage}: more than {bounds.seconds:,.0f} s with {passages:,} passages; none after it ran"
+                    )
                     break
                 size = bytes_below(store.folder(done.stage, done.key))
                 risen = max(0, peak_memory() - before)

@@ -55,7 +55,15 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
     """Yield every row of queries.jsonl, which has the queries of all splits."""
-    file = _queries_file(path, split)
+    yield from _queries_of(_queries_file(path, split))
+
+
+def all_queries(path: Path) -> Iterator[QueryRow]:
+    """Yield every row of queries.jsonl, in a folder that need not have qrels."""
+    yield from _queries_of(_json_file(path, "queries"))
+
+
+def _queries_of(file: Path) -> Iterator[QueryRow]:
     seen = Unique()
     for where, row in read_json_lines(file):
         query_id = checked_id(text_field(row, "_id", where), where)

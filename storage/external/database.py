@@ -81,6 +81,11 @@ class Database:
             f"FROM read_parquet([{paths}])"
         )
 
+    def drop(self, name: str) -> None:
+        """Remove a table, or the view of an artifact."""
+        (row,) = self.rows("SELECT table_type FROM information_schema.tables WHERE table_name = ?", name)
+        self.execute(f"DROP {'VIEW' if row['table_type'] == 'VIEW' else 'TABLE'} {name}")
+
     def execute(self, statement: str) -> None:
         """Run a statement that has no result."""
         self._wait(lambda: self._connection.execute(statement).fetchall())

@@ -17,12 +17,11 @@ from storage.errors import UserError
 def reading_archive(archive: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     """Yield the names and contents of the files, in the archive's order. A content is read before the next is taken.
 
-    Raises UserError for a file that is no archive or is cut off, and deletes it.
+    Raises UserError for a file that is no archive or is cut off.
     """
     try:
         yield _members(archive)
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        archive.unlink()
         raise UserError(f"{archive.name}: the download is no complete archive ({error}); try again later") from None
 
 

@@ -13,6 +13,7 @@ from storage import datasets
 from storage.artifact import Source, source_of
 from storage.errors import UserError, quoted
 from storage.imports import negative_files, pseudo_query_files
+from storage.remote_folders import is_url, local_path, mirror, mirror_of
 
 NO_MODEL_FILES = (".gitattributes", "training_args.bin")  # of a model's folder, with *.md
 PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
@@ -76,13 +77,23 @@ def locate(path: str | None, reader: str) -> Path:
     """Return the folder of a recipe's `dataset.path`: absolute, or below the first of `_base_folders` that has it."""
     if path is None:
         raise UserError(f"dataset.path: expected the path of {reader}; give it by --set dataset.path=DIR")
-    tried = list(_candidates(path, "dataset.path"))
+    if is_url(path):
+        return _mirrored(path)
+    tried = list(_candidates(path and str(local_path(path)), "dataset.path"))  # '' stays, and is refused
     for candidate in tried:
         if candidate.exists():
             return candidate.resolve()
     paths = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
     fetch = getattr(datasets.dataset_loader(reader), "FETCH", f"put the {reader} collection there")
     raise UserError(f"dataset.path: no data set at {paths}; {fetch}, or --set dataset.path=DIR")
+
+
+def _mirrored(url: str) -> Path:
+    """Return a copy of a collection in an object store; a plan copies none."""
+    cache = Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser() / "collections"
+    if _missing.get() is not None and not (folder := mirror_of(url, cache)).exists():
+        raise UserError(f"dataset.path: {url} has not been copied to {folder} yet; a run copies it")
+    return mirror(url, cache)
 
 
 def _base_folders() -> Iterator[Path]:
@@ -137,6 +148,15 @@ def queries(name: str) -> Source:
         return source_of(path, pseudo_query_files.files(path))
     except UserError as error:
         return _absent(name, error)
+
+
+def word_list(name: str) -> Source:
+    """Return a file of words and phrases, one on each line, by its path."""
+    path = _expanded(name, "queries.filter.texts.forbidden").resolve()
+    if not path.is_file():
+        words = f"queries.filter.texts.forbidden: no such file: {path}; give a file, or a list such as [click here]"
+        return _absent(name, UserError(words))
+    return source_of(path, [path])
 
 
 def negatives(name: str) -> Source:

@@ -25,6 +25,7 @@ from tasks.finetuning.training_data import TrainingData
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
+from tasks.training.initial_heads import log_heads
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
 
@@ -56,6 +57,7 @@ def train_teacher(
     """Write the cross-encoder after training `start` for the given epochs over the queries that have a positive."""
     torch.manual_seed(settings.seed)
     tokenizer, encoder = load_initial_encoder(start.path, settings)
+    log_heads("train_teacher", {"pooler and classifier": _origin(encoder.new_weights)})
     data = TrainingData.read(queries, Corpus.share(out, passages), positives, negatives, settings)
     batches = Batches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
@@ -69,10 +71,14 @@ def load_initial_encoder(folder: Path, settings: PairLengths) -> tuple[Tokenizer
     return load_cross_encoder(folder, cross_encoder.load_for_training, settings, "start of the teacher")
 
 
-def check(folder: Path) -> None:
-    """Raise UserError before anything is built if a teacher cannot be trained from the backbone of a folder.
+def _origin(new_weights: Sequence[str]) -> str:
+    return f"newly initialised: {', '.join(new_weights)}" if new_weights else "loaded"
 
-    If the backbone's folder is missing, as in a plan, nothing is checked.
+
+def check(folder: Path) -> None:
+    """Raise UserError before anything is built if the model of a folder cannot be a teacher or become one.
+
+    If the folder is missing, as in a plan, nothing is checked.
     """
     if (folder / CONFIG).is_file() and not issubclass(backbones.family(folder), BertForMaskedLM):
         raise UserError(f"teacher.weights: a teacher is a BERT, and {folder} has another model_type; name a BERT")

@@ -1,6 +1,7 @@
 """The published copy of a report, outside the store, and its table on the terminal.
 
-The copy adds what differs from run to run: the time of each stage, and the losses of training, which are logs.
+The copy adds what differs from run to run: the time of each stage, and the losses of training, which are logs. Its
+`rows` are those of all splits, the headline's first.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from storage.artifact import Artifact
 from storage.files import write_atomically
 from storage.tables import Report
+from tasks.report.glossary import metrics, tests
 from tasks.report.page.costs import costs, environments
 from tasks.report.page.html import page
-from tasks.report.page.statistics import mark, marks, verdict
+from tasks.report.page.statistics import claimed, headline_rows, mark, marks, verdict
 from tasks.report.report import CURVES, as_json
 
 
@@ -31,6 +33,7 @@ def publish(folder: Path, artifact: Artifact[Report], stages: Sequence[Mapping[s
     content["costs"], content["environments"] = costs(stages), environments(stages)
     content["stages"] = [{name: value for name, value in stage.items() if name != "built"} for stage in stages]
     write_atomically(folder / "report.html", page(content))
+    content["rows"] += [row for split in content["splits"] for row in split["rows"]]
     write_atomically(folder / "report.json", as_json(content))
     return folder / "report.html"
 
@@ -44,34 +47,46 @@ def is_of(path: Path, artifact: Artifact[Report]) -> bool:
 
 
 def terminal_table(path: Path) -> Group:
-    """Return the systems by metrics of a `report.json`: best values in bold, with marks of significance."""
+    """Return the systems by metrics of a `report.json`, a table for each split: best values in bold, with marks."""
     content = json.loads(path.read_text())
-    rows, head = content["rows"], content["headline"]
-    marked = marks(content["comparisons"], head["baseline"])
+    first = {**content, "rows": headline_rows(content["rows"])}
+    parts: list[RenderableType] = [Text(content["recipe"]["title"], "bold")]
+    for split in [first, *content["splits"]]:
+        queries = max(row["queries"] for row in split["rows"])
+        parts += [_table(split, content["headline"]), Text(f"{queries:,} queries of split {split['rows'][0]['split']}")]
+    return Group(*parts, Text("\n".join(_notes(content))))
+
+
+def _table(split: Mapping[str, Any], head: Mapping[str, str]) -> TerminalTable:
+    """Return the table of a split; a system that it does not measure by a metric has a blank cell."""
+    rows, marked = split["rows"], marks(split["comparisons"], head["baseline"])
     values = {(row["run"], row["metric"]): row["value"] for row in rows}
-    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    columns = list(dict.fromkeys(row["metric"] for row in rows))
+    best = {metric: max(row["value"] for row in rows if row["metric"] == metric) for metric in columns}
     table = TerminalTable(box=None, padding=(0, 1, 0, 0))
     table.add_column("system")
-    for metric in metrics:
+    for metric in columns:
         table.add_column(metric.replace("@", "\n@"), justify="right", no_wrap=True)
-    for run in content["runs"]:
+    for run in dict.fromkeys(row["run"] for row in rows):
         cells = [Text(run, "bold" if run == head["main"] else "")]
-        for metric in metrics:
-            best = max(values[other, metric] for other in content["runs"])
-            style = "bold" if values[run, metric] == best else ""
-            cells.append(Text(f"{values[run, metric]:.3f}{mark(marked.get((run, metric), 0)) or ' '}", style))
+        for metric in columns:
+            value = values.get((run, metric))
+            words = "" if value is None else f"{value:.3f}{mark(marked.get((run, metric), 0)) or ' '}"
+            cells.append(Text(words, "bold" if value == best[metric] else ""))
         table.add_row(*cells)
-    return Group(Text(content["recipe"]["title"], "bold"), table, Text("\n".join(_notes(content))))
+    return table
 
 
 def _notes(content: Mapping[str, Any]) -> list[str]:
     head = content["headline"]
-    queries = max(row["queries"] for row in content["rows"])
-    split = content["rows"][0]["split"]
-    notes = [f"{queries:,} queries of split {split}; ▲ better, ▼ worse than {head['baseline']}"
-             " (paired t-test, Holm, p < 0.05)"]  # fmt: skip
+    notes = ["smoke test (--fast): these numbers are no results"] if content["recipe"].get("fast") else []
+    notes += [f"▲ better, ▼ worse than {head['baseline']} (paired t-test, Holm, p < 0.05)"]
+    notes += [f"{term}: {meaning}" for term, meaning in [*metrics([head["metric"]]), *tests(["p_holm"])]]
     if generator := content["recipe"]["generator"]:
         notes.append(f"pseudo-queries generated by {generator}")
     notes += [f"not run: {name}: {why}" for name, why in content["absent"].items()]
     tested = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
-    return notes + [verdict(row) for row in tested if (row["run"], row["baseline"]) == (head["main"], head["baseline"])]
+    notes += [verdict(row) for row in tested if (row["run"], row["baseline"]) == (head["main"], head["baseline"])]
+    claims = content.get("claims") or {"made": [], "not_made": []}
+    notes += [f"claimed: {claimed(claim, head['metric'])}" for claim in claims["made"]]
+    return notes + [f"not claimed: {sentence}" for sentence in claims["not_made"]]

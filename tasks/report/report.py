@@ -22,6 +22,7 @@ from storage.rows import read_table
 from storage.settings import Settings
 from storage.tables import Analysis, Checkpoint, Metrics, Overlap, Queries, Report
 from storage.vectors import VECTORS_JSON, describe_vectors
+from tasks.report.claims import Claims, judged
 from tasks.report.page.html import page
 from tasks.report.page.paper_comparison import (
     SplitMeasurements,
@@ -31,7 +32,7 @@ from tasks.report.page.paper_comparison import (
 )
 from tasks.report.page.statistics import clearest_wins, grid, intervals
 from tasks.report.page.statistics import wins as wins_and_losses
-from tasks.report.page.training_curves import losses, observed, probes
+from tasks.report.page.training_curves import PROBE_CURVE, losses, observed, probes
 from tasks.retrieval.index import describe
 from tasks.stage import stage
 
@@ -44,6 +45,8 @@ class Reporting(Settings):
     recipe: str
     """The stem of the recipe's file."""
     title: str
+    fast: bool = Field(default=False, exclude_if=lambda fast: not fast)
+    """Whether it was a smoke test, whose numbers are no results."""
     paper: str
     dataset: str
     """The collection in words, with the attribution that its licence requires."""
@@ -71,6 +74,8 @@ class Reporting(Settings):
     """Systems with several views, with the system of each view."""
     groups: dict[str, str] = Field(default_factory=dict)
     """The groups of other collections that a mean counts once, by collection (CQADupStack's forums)."""
+    claims: Claims | None = Field(default=None, exclude_if=lambda claims: claims is None)
+    """What the recipe claims of its results, if it says so."""
 
 
 @stage(version=5, table=Report)
@@ -95,6 +100,8 @@ def report(
     """
     splits, others = [measured(artifact) for artifact in metrics], [measured(artifact) for artifact in transfer]
     content = contents(splits[0], quality, settings)
+    if settings.claims:
+        content["claims"] = judged(settings.claims, splits[0].comparisons, settings.metric)
     content["splits"] = [split.content() for split in splits[1:]]
     content["transfer"] = [other.content() for other in others]
     reported, collections = parse_reported(settings.reported, settings.main), grouped(others, settings.groups)
@@ -110,7 +117,7 @@ def report(
     content["storage"] = [storage(name, part.path) for name, part in zip(settings.stored, stored, strict=True)]
     trained = dict(zip(settings.trained, checkpoints, strict=True))
     curves = {name: losses(checkpoint.path) for name, checkpoint in trained.items()}
-    curves |= {f"{name}, retrieval probe": probes(checkpoint.path) for name, checkpoint in trained.items()}
+    curves |= {f"{name}{PROBE_CURVE}": probes(checkpoint.path) for name, checkpoint in trained.items()}
     for name, checkpoint in trained.items():
         curves |= {f"{name}, {title}": lines for title, lines in observed(checkpoint.path).items()}
     write_atomically(out / CURVES, as_json({name: lines for name, lines in curves.items() if lines}))
@@ -134,11 +141,13 @@ def contents(first: SplitMeasurements, quality: Artifact[Any] | None, settings: 
         )
     if settings.metric not in {row["metric"] for row in first.rows}:
         raise UserError(f"report: {settings.metric} was not measured; add it to evaluate.metrics")
+    fast = {"fast": True} if settings.fast else {}
     measures = quality and json.loads((quality.path / "quality.json").read_text())
     return {
         "recipe": {
             name: getattr(settings, name) for name in ("recipe", "title", "paper", "dataset", "generator", "text")
-        },
+        }
+        | fast,
         "headline": {name: getattr(settings, name) for name in ("main", "baseline", "metric")},
         "runs": {name: settings.runs.get(name, "") for name in dict.fromkeys(row["run"] for row in first.rows)},
         "absent": settings.absent,

@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
+import os
 import shutil
 import socket
 import sys
@@ -36,6 +37,7 @@ from typing import Any, cast
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store.store import SCRATCH
+from tasks.runtime.prefect_task import EMBEDDED
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import ProcessFailed, Shard, write_shard_of_request
 
@@ -134,7 +136,8 @@ def _shown_by_a_server() -> bool:
     from prefect.context import FlowRunContext
     from prefect.settings import get_current_settings
 
-    return FlowRunContext.get() is not None and get_current_settings().api.url is not None
+    is_named = EMBEDDED not in os.environ and get_current_settings().api.url is not None
+    return is_named and FlowRunContext.get() is not None
 
 
 def _as_flow(order: str, name: str) -> None:

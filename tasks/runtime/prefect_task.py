@@ -13,6 +13,7 @@ from tasks.runtime.prefect_progress import best_effort, show_progress
 from tasks.runtime.signals import building_stage
 
 TAG = "pretrieve"  # of all our runs: by it the automations know them
+EMBEDDED = "PRETRIEVE_EMBEDDED_SERVER"  # set where the server belongs to a run of this process
 FILES_SHOWN, LETTERS_SHOWN = 30, 90
 
 

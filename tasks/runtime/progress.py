@@ -30,7 +30,7 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
 
 def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
     """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; not drawn where it is not shown."""
-    terminal = sys.stderr.isatty()
+    terminal = sys.stderr.isatty() or in_notebook()
     progress_bar = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
         dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
@@ -41,6 +41,11 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
     if shown and (watcher := _watcher.get()):
         watcher(progress_bar)
     return progress_bar
+
+
+def in_notebook() -> bool:
+    """Return whether this runs in a notebook, whose output shows a bar that is drawn over itself."""
+    return "ipykernel" in sys.modules and type(sys.stderr).__module__.startswith("ipykernel")
 
 
 @contextlib.contextmanager

@@ -62,6 +62,14 @@ def test_a_run_is_named_by_recipe_key_or_folder(store: Store, tmp_path: Path) ->
     assert compared(str(built.path), str(built.path), Store(tmp_path / "elsewhere"))["splits"]
 
 
+def test_a_run_of_a_recipe_in_a_folder_is_found_by_its_name(store: Store, tmp_path: Path) -> None:
+    run(store, "small/one")
+
+    assert compared("small/one", "small/one", store)["settings"] == []
+    folder = str(store.root / "reports" / "small" / "one")
+    assert compared(folder, folder, Store(tmp_path / "elsewhere"))["settings"] == []
+
+
 def test_what_cannot_be_compared_is_named(store: Store) -> None:
     run(store, "one")
     run(store, "fewer", queries=20)

@@ -52,6 +52,22 @@ def test_a_checkpoint_is_named_by_its_key_and_ranks_by_all_its_views(suite: Suit
     assert set(read_table(Artifact("search", run.name, run), Run)["view"].to_pylist()) == {"sum"}
 
 
+def test_a_suite_without_a_precision_takes_that_of_the_recipes_vectors(suite: Suite, store: Store) -> None:
+    """So that `pretrieve evaluate` reuses the vectors that the recipe's own transfer has built."""
+    checkpoint, bfloat16 = train(), suite.encode.model_copy(update={"precision": "bfloat16"})
+    assert suite.encode.precision is None
+    as_transfer = {"ours": Retriever(checkpoint, ("dense", "late", "lexical"), max_tokens=64)}
+    evaluate_collection(suite.model_copy(update={"encode": bfloat16}), suite.collections[0], as_transfer)
+
+    evaluate_collection(suite, suite.collections[0], {"ours": named_system(checkpoint.key, suite, store).system})
+    float32 = suite.encode.model_copy(update={"precision": "float32"})
+    stated = suite.model_copy(update={"encode": float32})
+    assert len([*(store.root / "encode").iterdir()]) == 1
+
+    evaluate_collection(stated, suite.collections[0], {"ours": named_system(checkpoint.key, stated, store).system})
+    assert len([*(store.root / "encode").iterdir()]) == 2
+
+
 def test_a_fusion_ranks_as_a_round_would(suite: Suite, store: Store) -> None:
     settings = Fusion(kind="sum_rr", depth=None)
     retriever = Retriever(train(), ("dense", "lexical"), fusion=settings, max_tokens=64)

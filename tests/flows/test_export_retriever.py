@@ -143,7 +143,7 @@ def test_lengths_are_those_of_the_training_where_nothing_was_encoded(
     assert lengths == {"query_length": 6, "document_length": 9}
 
 
-@pytest.mark.parametrize("views", ["splade", "colbert", "coil", "hybrid", "duplex", "mixture"])
+@pytest.mark.parametrize("views", ["coil", "hybrid", "duplex", "mixture"])
 def test_a_retriever_with_other_representations_does_not_claim_to_open_in_the_package(
     views: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

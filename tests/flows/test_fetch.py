@@ -7,6 +7,7 @@ import hashlib
 import importlib.util
 import json
 import random
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,6 +137,22 @@ def test_a_mirror_has_files_that_the_publisher_refuses(msmarco: Publisher, tmp_p
     fetch("msmarco", tmp_path)
 
     assert (tmp_path / "2019qrels-pass.txt").read_bytes() == content
+
+
+@pytest.mark.parametrize("name", ["2019qrels-pass.txt", "marco.tar.gz"])
+def test_a_wrong_file_that_was_put_there_by_hand_is_named_and_kept(
+    name: str, msmarco: Publisher, tmp_path: Path
+) -> None:
+    by_hand = tmp_path / UNFINISHED / name
+    by_hand.parent.mkdir()
+    by_hand.write_bytes(b"another file\n")
+
+    with pytest.raises(UserError, match=re.escape(str(by_hand))):
+        fetch("msmarco", tmp_path)
+
+    assert by_hand.read_bytes() == b"another file\n"
+    by_hand.unlink()
+    fetch("msmarco", tmp_path)
 
 
 def test_too_little_room_is_noticed_before_anything_is_fetched(

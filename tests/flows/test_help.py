@@ -87,7 +87,7 @@ def test_recipes_are_completed_by_the_shell(shell: str) -> None:
 
 
 def test_shipped_recipes_are_listed_with_the_data_that_they_lack(tmp_path: Path) -> None:
-    (tmp_path / "squad").mkdir()  # the working folder is searched first
+    (tmp_path / "squad_wikipedia").mkdir()  # the working folder is searched first
 
     done = run(tmp_path, "recipes")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,30 @@ from storage.store.store import Store
 from tests.console import command
 from tests.flows.queries.test_versions import noted
 from tests.flows.test_search import built
+from tests.test_readme import ROOT
 
 __all__ = ["built"]
 
+PAGE = (ROOT / "docs" / "json.md").read_text()
+
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
-    """Run a command with --json and return its value."""
+    """Run a command with --json and return its value, whose fields are those that docs/json.md lists."""
     ended = command(capsys, *arguments, "--json")
     assert ended.code == 0, ended.err
-    return json.loads(ended.out)
+    value = json.loads(ended.out)
+    has_documented_fields(" ".join(map(str, arguments[: 1 + (arguments[0] == "queries")])), value)
+    return value
+
+
+def has_documented_fields(name: str, value: Any) -> None:
+    """Assert that an object, or each object of a list, has the fields of a command's table in docs/json.md."""
+    section = re.search(rf"^## `pretrieve {name}`\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert section, name
+    rows = re.findall(r"^\| ([^|]+) \|", section[1], re.MULTILINE)[1:]
+    fields = {field for row in rows for field in row.split(", ")}
+    for row in value if isinstance(value, list) else [value]:
+        assert set(row) == fields - ({"gpu"} if name == "plan" else set())
 
 
 def test_versions(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,5 +92,6 @@ def test_the_checks_of_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ended = command(capsys, "doctor", "--json", "--store", tmp_path / "store")
 
     results = json.loads(ended.out)
+    has_documented_fields("doctor", results)
     assert [result["what"] for result in results][:2] == ["Python", "packages"]
     assert ended.code == (0 if all(result["works"] for result in results) else 2)

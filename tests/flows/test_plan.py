@@ -1,6 +1,7 @@
-"""A plan needs neither data nor weights, counts what trainings cost, and tells hours only where some were measured."""
+"""A plan needs neither data nor weights, counts what is there, and names the origin of each estimate."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,18 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from flows.plan import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
+from flows.rehearsal.synthetic import write_collection
 from storage.errors import UserError
+from storage.formats.ids import in_slice
 from storage.rows import write_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
+from tasks import calibration
 from tasks.analyses.measures.pos_tagger import not_installed
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
+from tasks.session import Session, session
 from tasks.stage import stage
 from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
@@ -27,9 +32,16 @@ NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
 LAYERS = 6
 
 
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the rates of this machine are kept; the first plan measures them."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path: Path, rates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(rates))
 
 
 def plan(capsys: pytest.CaptureFixture[str], store: Path, recipe: str, changes: Sequence[str]) -> tuple[Any, str]:
@@ -54,7 +66,10 @@ def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
     assert rows["train", "retriever_1"]["tokens"] == f"{23_576 * 64 * (16 * 128 + 32):.2e}".replace("e+", "e")
     assert rows["encode", "retriever_1"]["tokens"] == f"{8_841_823 * 128:.2e}".replace("e+", "e")
     assert all(float(rows[name, "retriever_1"]["flops"]) > 1e14 for name in ("train", "encode"))
-    assert not any(row["hours"] or row["disk"] for row in rows.values())
+    assert not any(row["disk"] for row in rows.values())
+    assert {stage for (stage, _), row in rows.items() if row["hours"]} == {"pretrain", "train", "encode"}
+    assert re.search(r"hours of encode: estimated as FLOPs / [0-9.,]+ GFLOP/s, the rate of encoding meas", below)
+    assert "no hours are estimated for initialise, ingest_corpus" in below
     assert "not here: dataset.path: no data set at" in below
     assert "microsoft.github.io/msmarco" in below
     assert "not here: nobody/nothing: neither a folder nor a model" in below
@@ -94,7 +109,7 @@ def test_epochs_are_over_the_texts_that_the_reader_knows_of(tmp_path: Path, caps
     sliced, _ = plan(capsys, tmp_path / "store", "masked_lm", [*changes, "dataset.fraction=0.5"])
 
     assert float(rows["pretrain", ""]["tokens"]) == pytest.approx(3 * 8_841_823 * 512, rel=0.01)
-    assert "passages are counted as msmarco has them: 8,841,823" in below
+    assert "passages are estimated by the 8,841,823 documents that the complete msmarco has" in below
     assert sliced["pretrain", ""]["tokens"] == sliced["train", "retriever_1"]["tokens"] == "?"
 
 
@@ -146,13 +161,73 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert float(rows["pretrain", ""]["hours"].strip("~").replace(",", "")) == pytest.approx(
         tokens / rate / 3600, rel=0.01
     )
-    assert f"hours of pretrain: as {built.reference} took, at {rate:,.0f} tokens a second, from the same" in below
+    assert (
+        f"hours of pretrain: estimated as {built.reference} took, at {rate:,.0f} tokens a second, from the same"
+        in below
+    )
     assert rows["initialise", ""]["state"] == "cached"
-    assert not rows["train", "retriever_1"]["hours"]
+    assert f"hours of train: estimated as {built.stage}" not in below
     # Another start: nothing is known of its pre-training; but its own making has the same inputs.
-    assert not other["pretrain", ""]["hours"]
+    assert "hours of pretrain: estimated as FLOPs / " in output
     assert other["initialise", ""]["disk"].startswith("~")
-    assert f"hours of initialise: as {start.reference} took, built from the same inputs" in output
+    assert f"hours of initialise: estimated as {start.reference} took, built from the same inputs" in output
+
+
+def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+    kept = json.loads((rates / "rates.json").read_text())
+    [machine] = kept
+    assert 1e8 < kept[machine]["encoding"] < 1e16
+    assert 1e8 < kept[machine]["training"] < 1e16
+    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12}}
+    (rates / "rates.json").write_text(json.dumps(changed))
+
+    rows, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+
+    (rates / "rates.json").write_text(json.dumps(kept))
+    for name, rate in (("train", 1e12), ("encode", 2e12)):
+        row = rows[name, "retriever_1"]
+        hours = float(row["hours"].strip("~").replace(",", ""))
+        assert hours == pytest.approx(float(row["flops"]) / rate / 3600, abs=0.1)
+    assert f"FLOPs / 2,000.0 GFLOP/s, the rate of encoding measured on {kept[machine]['at']} ({machine})" in below
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a machine": {"encoding": 1}}'])
+def test_a_broken_file_of_rates_is_measured_anew(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration, "SECONDS", 0.01)
+    (tmp_path / "rates.json").write_text(text)
+
+    with session(Session(Store(tmp_path / "store"))):
+        measured = calibration.encoder_rates()
+        assert calibration.encoder_rates() == measured
+
+    assert measured.encoding > 1e7
+
+
+def test_rows_are_counted_in_the_files_that_are_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    collection = tmp_path / "collection"
+    write_collection(collection, 1600, "train", ["dev"])
+    changes = [f"dataset.path={collection}", "rounds.0.train.steps=null", "rounds.0.train.epochs=2"]
+
+    rows, below = plan(capsys, tmp_path / "store", "small/beir", changes)
+    show_plan("small/beir", tmp_path / "store", [*changes, "dataset.fraction=0.5"], as_json=True)
+    half = {(count["part"], count["split"]): count["rows"] for count in json.loads(capsys.readouterr().out)["counted"]}
+
+    parts = "1,600 documents of the corpus, 100 queries of train, 100 judgements of train, 50 queries of dev"
+    assert f"counted in {collection}: {parts}, 50 judgements of dev" in " ".join(below.split())
+    ids = [f"p{number}" for number in range(1600)]
+    assert half["corpus", None] == sum(in_slice(name, 0.5) for name in ids)
+    assert half["queries", "train"] == sum(in_slice(name, 0.5) for name in ids[::16])
+    recipe, _ = load_recipe("small/beir", changes)
+    training = recipe.rounds[0].train
+    assert training is not None
+    texts = -(-2 * 100 // training.batch_queries) * training.batch_queries
+    length = training.passages_per_query * training.passage_max_tokens + training.query_max_tokens
+    assert float(rows["train", recipe.rounds[0].name]["tokens"]) == pytest.approx(texts * length, rel=0.01)
+    assert float(rows["encode", recipe.rounds[0].name]["tokens"]) == pytest.approx(
+        1600 * recipe.encode.passage_max_tokens, rel=0.01
+    )
 
 
 def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None:

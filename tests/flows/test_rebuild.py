@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import signal
 import time
 from pathlib import Path
 
@@ -15,17 +14,15 @@ from storage.errors import UserError
 from storage.store.rebuilds import FOLDER, read_requests, request
 from storage.store.run_notes import noted
 from storage.store.store import Store
+from tests import warm
 from tests.rebuilding import planned
-from tests.warm import ROOT
 
-
-def command(folder: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "tests.rebuilding", str(folder), *options]
+MODULE = "tests.rebuilding"
 
 
 def run(folder: Path, *options: str) -> str:
     """Run the chain to its end; what it prints."""
-    done = subprocess.run(command(folder, *options), cwd=ROOT, capture_output=True, text=True)
+    done = warm.run(folder, str(folder), *options, module=MODULE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -87,11 +84,15 @@ def test_after_a_kill_the_earlier_artifact_is_there_and_the_same_command_resumes
     (built / "wait").touch()
     (built / "began").unlink()
 
-    with subprocess.Popen(command(built, "--rebuild", "start"), cwd=ROOT) as process:
-        while not (built / "began").exists():
-            assert process.poll() is None
-            time.sleep(0.02)
-        process.kill()
+    command = warm.start(
+        str(built), "--rebuild", "start", cwd=built, env=warm.environment(built), stdout=built / "stdout",
+        stderr=built / "stderr", module=MODULE,
+    )  # fmt: skip
+    while not (built / "began").exists():
+        assert command.poll() is None, (built / "stderr").read_text()
+        time.sleep(0.02)
+    command.end()
+    assert command.wait(60) == -signal.SIGKILL
 
     during = manifests(built)
     assert during["start"].built != before["start"].built

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import prefect
 import pytest
 from prefect.utilities.names import generate_slug
 
-from flows.run_names import MAX_CHARACTERS, is_random, name_of_recipe_run, name_of_suite_run
+from flows.prefect_server.form_names import ADJECTIVES, ANIMALS
+from flows.recipe.shipped import SHIPPED
+from flows.run_names import MAX_CHARACTERS, is_random, name_of_matrix_run, name_of_recipe_run, name_of_suite_run
 
 
 def test_a_name_has_recipe_seed_and_changes() -> None:
     assert name_of_recipe_run("quickstart", []) == "quickstart seed=42"
     assert name_of_recipe_run("cot_mae", ["seed=7", "pretrain.steps=12"]) == "cot_mae seed=7 pretrain.steps=12"
     assert name_of_suite_run("small", ["bm25", "a=b"]) == "small bm25 a=b"
+    assert name_of_matrix_run(["quickstart"], [1, 2], ["a=b,c"]) == "matrix quickstart seeds=1,2 a=b,c"
+    file = str(SHIPPED / "small" / "cpdae.yaml")
+    assert name_of_matrix_run([file, "none"], [1], []) == "matrix small/cpdae none seeds=1"
 
 
 def test_a_recipe_that_cannot_be_read_still_has_a_name() -> None:
@@ -35,8 +44,30 @@ def test_names_that_the_form_proposes_are_known(name: str) -> None:
     assert is_random(name)
 
 
+def test_the_words_of_the_form_are_those_of_its_page() -> None:
+    pages = Path(prefect.__file__).parent / "server" / "ui-v2" / "assets"
+    [page] = [text for file in pages.glob("deployment_*run-*.js") if "`Aardvark." in (text := file.read_text())]
+
+    animals = page.partition("`Aardvark.")[2].partition("`")[0].split(".")
+    assert {name for name in animals if len(name) <= 6} == ANIMALS
+    listed = re.search(r"\[(`Awesome`[^\]]*)\]", page)
+    assert listed
+    assert set(listed[1].replace("`", "").split(",")) == ADJECTIVES
+
+
 @pytest.mark.parametrize(
-    "name", ["nightly-quickstart", "Sleek", "quickstart seed=42", "before-the-upgrade", "Small-scale test", ""]
+    "name",
+    [
+        "nightly-quickstart",
+        "Sleek",
+        "quickstart seed=42",
+        "before-the-upgrade",
+        "Small-Test",
+        "Generic-Cpu",
+        "Small-scale test",
+        "red-blue",
+        "",
+    ],
 )
 def test_an_operators_names_are_not_drawn(name: str) -> None:
     assert not is_random(name)

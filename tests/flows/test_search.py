@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows.search import SNIPPET, cut, open_key, show_answer, table
+from flows.store_lookup import must_exist, newest_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
@@ -17,6 +18,7 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
 from tasks.retrieval.interactive import Searched, answer
+from tasks.retrieval.truncate import Truncation, truncate
 from tasks.stage import stage
 from tests.tiny import save_tokenizer, tiny_retriever
 
@@ -39,6 +41,15 @@ def given_retriever(out: Path) -> None:
     from models.retrievers import retriever
 
     retriever.save(tiny_retriever("mixture"), out)
+    save_tokenizer(out)
+
+
+@stage(version=1, table=Checkpoint)
+def given_dense_retriever(out: Path) -> None:
+    """One vector only, which can be truncated."""
+    from models.retrievers import retriever
+
+    retriever.save(tiny_retriever("dpr"), out)
     save_tokenizer(out)
 
 
@@ -116,6 +127,23 @@ def test_a_retriever_that_has_encoded_nothing(store: Store) -> None:
 
     with pytest.raises(UserError, match="no passages were encoded with this checkpoint"):
         open_key(built.key, store)
+
+
+def test_a_checkpoint_is_searched_with_its_full_vectors_and_truncated_ones_by_their_key(store: Store) -> None:
+    passages, retriever = given_passages(), given_dense_retriever()
+    settings = Encoding(query_max_tokens=8, passage_max_tokens=12)
+    full = encode(passages=passages, checkpoint=retriever, settings=settings)
+    short = truncate(vectors=full, checkpoint=retriever, settings=Truncation(truncate_dim=4))
+    searched = index(passages=passages, vectors=short, settings=Exact(engine="exact"))
+
+    newest = newest_vectors(must_exist(f"{retriever.stage}/{retriever.key}", store), store)
+
+    assert newest
+    assert newest.key == full.key
+    for key in (short.key, searched.key):
+        opened = open_key(key, store)
+        assert (opened.passages, opened.vectors, opened.checkpoint) == (passages, short, retriever)
+    assert len(answer("king letter", opened, top=3, view=None)) == 3
 
 
 def test_a_long_text_is_cut_in_any_script() -> None:

@@ -66,6 +66,7 @@ def with_pseudo_queries() -> dict[str, Any]:
     value = _small(retrievers())
     value["title"] = "Storm, pairs"
     quickstart = yaml.safe_load(find_recipe("quickstart").read_text())
+    cot_mae = yaml.safe_load(find_recipe("study/cot_mae_query").read_text())
     training = quickstart["queries"]["train"] | {
         "vocabulary": 200, "layers": 2, "hidden_size": 16, "heads": 2, "input_max_tokens": 40, "query_max_tokens": 8,
         "copy_steps": 5, "steps": 40, "batch": 8, "copy_min_tokens": 1, "copy_max_tokens": 3,
@@ -77,7 +78,7 @@ def with_pseudo_queries() -> dict[str, Any]:
     value["contexts"] = CONTEXTS
     value["pretrain"] |= {
         "paper": "cot_mae",
-        "objective": quickstart["pretrain"]["objective"] | {"max_tokens": 48, "context_max_tokens": 12},
+        "objective": cot_mae["pretrain"]["objective"] | {"max_tokens": 48, "context_max_tokens": 12},
     }
     value["analyses"] += [{"analysis": "text_statistics", "tagger": None, "texts": 10}]
     return value

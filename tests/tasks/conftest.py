@@ -10,8 +10,10 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Table
+from tasks.runtime import process_pool
 from tasks.session import Execution, Session, session
 from tasks.stage import Stage
+from tests.tasks.forked_processes import fork_ranks, fork_server
 
 Written = Callable[[type[Table], Iterable[Mapping[str, Any]]], Artifact[Any]]
 RunStage = Callable[..., Artifact[Any]]
@@ -48,3 +50,15 @@ def on_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]
     execution = Execution(workers=1, threads=1, device="cpu")
     with session(Session(Store(tmp_path_factory.mktemp("store")), execution)) as current:
         yield current
+
+
+@pytest.fixture
+def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a training are forked from one that has imported PyTorch."""
+    fork_ranks(monkeypatch)
+
+
+@pytest.fixture
+def forked_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of shards are forked from one that has imported PyTorch."""
+    monkeypatch.setattr(process_pool, "get_context", lambda method: fork_server())

@@ -16,7 +16,7 @@ from tasks.report.page.templates import css, template
 
 LANGUAGES_SHOWN, SAMPLES_OPEN = 12, 6
 BAR = 24  # characters of the longest bar in Markdown
-REASONS = {"": "kept", "round trip": "dropped: round trip", "relevance": "dropped: relevance", "empty": "empty"}
+REASONS = {"": "kept", "empty": "empty"}  # of another reason: "dropped: REASON"
 # The labels of the shares in quality.json.
 SHARES = {
     "kept_share": "of generated queries are kept",
@@ -96,9 +96,14 @@ def fate(query: Mapping[str, Any]) -> str:
     remarks = [
         "" if trip is None else f"rank {trip}" if trip else "not found",
         "" if relevance is None else f"relevance {relevance:.2f}",
-        "" if query["kept"] else REASONS.get(query["reason"], f"dropped: {query['reason']}"),
+        "" if query["kept"] else reason_in_words(query["reason"]),
     ]
     return ", ".join(filter(None, remarks))
+
+
+def reason_in_words(reason: str) -> str:
+    """Return what the reason of a row says about it."""
+    return REASONS.get(reason, f"dropped: {reason}")
 
 
 def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def _parts(content: Mapping[str, Any]) -> dict[str, Any]:
         "quality": quality,
         "comparison": comparison,
         "tiles": [(share(quality[name]), words) for name, words in SHARES.items()],
-        "fates": bars([("kept", quality["queries"]), *((REASONS.get(reason, reason), count) for reason, count in
+        "fates": bars([("kept", quality["queries"]), *((reason_in_words(reason), count) for reason, count in
                                                       quality["dropped"].items())], quality["written"]),
         "lengths": columns_of_lengths(quality["words"]),
         "copies": columns_of_tenths(quality["copied_tenths"]),

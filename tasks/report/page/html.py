@@ -12,7 +12,7 @@ from tasks.report.page.chart_geometry import dots, plot, scatter, sizes
 from tasks.report.page.corpus_page import SHARES, share, value
 from tasks.report.page.histograms import columns_of_lengths
 from tasks.report.page.lineage_graph import drawing
-from tasks.report.page.statistics import direction, mark, marks, probability, top, verdict
+from tasks.report.page.statistics import claimed, direction, headline_rows, mark, marks, probability, top, verdict
 from tasks.report.page.templates import css, signed, template
 from tasks.report.page.transfer_table import elsewhere
 from tasks.runtime.formatting import duration, in_units, short, watt_hours
@@ -25,7 +25,8 @@ QUALITY = {
 }  # fmt: skip
 LONGEST_STAGES = 16  # the stages whose time the page shows
 SECTIONS = {
-    "runs": "All systems", "paper": "Comparison with the paper", "wins": "Query by query", "metrics": "All metrics",
+    "claims": "Claims", "runs": "All systems", "paper": "Comparison with the paper",
+    "wins": "Query by query", "metrics": "All metrics",
     "tests": "Significance tests", "transfer": "On other collections", "experts": "Wins per representation",
     "overlap": "Overlap of rankings", "analyses": "", "curves": "Learning curves",
     "pseudo_queries": "Pseudo-queries", "storage": "Storage per passage", "costs": "Cost",
@@ -34,11 +35,14 @@ SECTIONS = {
 """The sections of the page in their order, with their titles; `analyses` is replaced by one section per analysis."""
 PUBLISHED_ONLY: dict[str, Any] = {"curves": {}, "stages": [], "costs": None, "environments": []}
 """The parts that only a published page has, since they differ from run to run."""
+OPTIONAL: dict[str, Any] = {"claims": None}
+"""The parts that only the reports of some recipes have."""
 
 
 def page(content: Mapping[str, Any]) -> str:
     """Return the HTML of the content of a `report.json`; equal content gives equal bytes."""
-    parts = {**PUBLISHED_ONLY, **content}
+    content = {**content, "rows": headline_rows(content["rows"])}
+    parts = {**PUBLISHED_ONLY, **OPTIONAL, **content}
     quality = content["quality"] or {}
     shown = {
         "verdicts": _verdicts(content),
@@ -82,6 +86,7 @@ def reported(name: str) -> Template:
         direction=direction,
         mark=mark,
         verdict=verdict,
+        claimed=claimed,
         sized=sized,
         short=short,
     )
@@ -100,7 +105,8 @@ def sized(number: float) -> str:
 def _sections(parts: Mapping[str, Any], shown: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the sections that have content, each with its template."""
     present = {
-        "runs": True, "paper": parts["beside"] or shown["among_paper"], "wins": parts["wins"] or parts["grid"],
+        "claims": parts["claims"], "runs": True, "paper": parts["beside"] or shown["among_paper"],
+        "wins": parts["wins"] or parts["grid"],
         "metrics": True, "tests": parts["comparisons"], "transfer": parts["transfer"], "experts": parts["experts"],
         "overlap": parts["overlap"], "analyses": parts["analyses"], "curves": shown["plots"],
         "pseudo_queries": parts["quality"], "storage": parts["storage"], "costs": parts["costs"],

@@ -1,4 +1,4 @@
-"""Reports in Markdown: the page of all results, and the README's part about one of them."""
+"""Reports in Markdown: the page of all results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.report.page.html import reported
-from tasks.report.page.statistics import mark, marks, verdict
+from tasks.report.page.statistics import headline_rows, mark, marks, verdict
 from tasks.runtime.formatting import duration, in_units
 
 TEMPLATE = "results.md.j2"
@@ -18,12 +18,7 @@ TEMPLATE = "results.md.j2"
 def results_page(reports: Sequence[Path], study: str = "") -> str:
     """Return the page with a study and then all reports, in the order of their file names."""
     contents = [_content(path) for path in sorted(reports)]
-    return _tidy(reported(TEMPLATE).render(reports=contents, study=study, shown=None))
-
-
-def results_part(report: Path) -> str:
-    """Return the table of a report's headline, with the tests in words."""
-    return _tidy(reported(TEMPLATE).render(shown=_content(report)))
+    return _tidy(reported(TEMPLATE).render(reports=contents, study=study))
 
 
 def _tidy(text: str) -> str:
@@ -36,7 +31,8 @@ def _content(path: Path) -> dict[str, Any]:
     tests = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
     return {
         **content["recipe"], **_measured(content, head["baseline"]), "file": path.name, "runs": list(content["runs"]),
-        "baseline": head["baseline"], "verdicts": [verdict(row) for row in tests],
+        "descriptions": list(content["runs"].values()), "baseline": head["baseline"],
+        "verdicts": [verdict(row) for row in tests],
         "beside": content.get("beside", []), "report": content["inputs"]["report"], "key": content["inputs"]["metrics"],
         "splits": [_measured(split, head["baseline"]) for split in content.get("splits", [])],
         "stages": len(content["stages"]), "duration": duration(sum(stage["seconds"] for stage in content["stages"])),
@@ -45,7 +41,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _measured(content: Mapping[str, Any], baseline: str) -> dict[str, Any]:
-    rows, marked = content["rows"], marks(content["comparisons"], baseline)
+    rows, marked = headline_rows(content["rows"]), marks(content["comparisons"], baseline)
     return {
         "split": rows[0]["split"], "queries": max(row["queries"] for row in rows),
         "runs": list(dict.fromkeys(row["run"] for row in rows)),

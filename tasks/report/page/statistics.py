@@ -19,6 +19,11 @@ TENTHS = 10
 Row = Mapping[str, Any]
 
 
+def headline_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the headline's split, which is that of the first row."""
+    return [row for row in rows if row["split"] == rows[0]["split"]]
+
+
 def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
     """Return the 95 % confidence interval of each mean: Student's t over the queries, clipped to [0, 1]."""
     from scipy.stats import t
@@ -122,6 +127,20 @@ def verdict(row: Row) -> str:
     sign = "−" if row["difference"] < 0 else "+"
     change = f"{sign}{abs(row['difference']):.3f} {row['metric']}"
     return f"{row['run']} {words} {row['baseline']}: {change} (p_holm {probability(row['p_holm'])})"
+
+
+def claimed(claim: Row, metric: str) -> str:
+    """Return a claim and the decision about it in words."""
+    sign = "−" if claim["difference"] < 0 else "+"
+    change = f"{sign}{abs(claim['difference']):.3f} {metric} (p_holm {probability(claim['p_holm'])})"
+    decision = "supported" if claim["supported"] else "not supported"
+    return f"{claim_in_words(claim)}: {decision}, {change}"
+
+
+def claim_in_words(claim: Row) -> str:
+    """Return a claim in words: `hybrid is better than bm25`."""
+    words = {"better": "is better than", "not worse": "is not significantly worse than"}[claim["expected"]]
+    return f"{claim['run']} {words} {claim['baseline']}"
 
 
 def probability(p: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from jinja2 import Template
@@ -14,6 +14,7 @@ from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Ve
 from tasks.report.page.chart_geometry import Curve
 from tasks.report.page.statistics import probability
 from tasks.report.page.study_curves import panels
+from tasks.report.page.study_run_costs import costs_of_runs, package_versions
 from tasks.report.page.svg_charts import Difference, curves, forest
 from tasks.report.page.templates import signed, template
 from tasks.runtime.formatting import duration, short
@@ -39,15 +40,14 @@ class Claimed:
 
     name: str
     statement: str
-    paper: str
-    source: str
+    paper: str | None
+    source: str | None
     printed_metric: str | None
     metric: str | None
     """None if the claim is about a cost."""
     collection: str
     queries: int
-    runs: Sequence[str]
-    """The fold and the seed of each run of a system, in words."""
+    seeds: Sequence[int]
     folds: Sequence[int] | None
     smallest: float | None
     note: str | None
@@ -58,23 +58,23 @@ class Claimed:
     verdict: Verdict
 
 
-def study_part(title: str, description: str, claims: Sequence[Claimed]) -> str:
-    """Return the study's part of the page of results."""
+def study_part(title: str, description: str, claims: Sequence[Claimed], dropped: Sequence[tuple[str, str]] = ()) -> str:
+    """Return the study's part of the page of results; `dropped` are claims that it does not test, with the reasons."""
     runs = {run.facts.trial: run for claim in claims for arm in claim.arms for run in arm.runs}
     return _template().render(
-        title=title, description=description, lines=list(_lines(claims)),
+        title=title, description=description, lines=list(claim_lines(claims)),
         forest=FOREST if _differences(claims) else None,
-        claims=[_claim(claim) for claim in claims], missing=_missing(claims), runs=list(_runs(list(runs.values()))),
-        versions=_versions(list(runs.values())), counts=_counts(claims), brief=False,
+        claims=[_claim(claim) for claim in claims], dropped=dropped, runs=list(costs_of_runs(list(runs.values()))),
+        versions=package_versions(list(runs.values())), counts=verdict_counts(claims), brief=False,
     )  # fmt: skip
 
 
 def study_brief(title: str, description: str, claims: Sequence[Claimed]) -> str:
     """Return the table of the claims that have a result, for the README; empty if there is none."""
-    lines = [line for line in _lines(claims) if line["verdict"] != "not run"]
+    lines = [line for line in claim_lines(claims) if line["verdict"] != "not run"]
     if not lines:
         return ""
-    return _template().render(title=title, description=description, lines=lines, counts=_counts(claims),
+    return _template().render(title=title, description=description, lines=lines, counts=verdict_counts(claims),
                                           brief=True)  # fmt: skip
 
 
@@ -107,13 +107,13 @@ def _differences(claims: Sequence[Claimed]) -> list[Difference]:
     ]  # fmt: skip
 
 
-def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
+def claim_lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
     """Yield a line for each comparison; the first of a claim has its statement."""
     for claim in claims:
         for number, (comparison, printed) in enumerate(zip(claim.contrasts, claim.printed, strict=True)):
             yield {
                 "claim": claim.name, "statement": claim.statement, "first": number == 0, "arm": comparison.arm,
-                "than": comparison.than, "source": f"{claim.paper}, {claim.source}", "p": _p(comparison),
+                "than": comparison.than, "source": source_in_words(claim), "p": _p(comparison),
                 "ours": _measured(claim, comparison),
                 "printed": f"{signed(printed[0] - printed[1])} {claim.printed_metric}" if printed else "–",
                 "verdict": comparison.verdict, "words": _words(comparison), "note": claim.note is not None,
@@ -121,18 +121,29 @@ def _lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
             }  # fmt: skip
 
 
+def source_in_words(claim: Claimed) -> str:
+    """Return the place in a paper that states a claim."""
+    return f"{claim.paper}, {claim.source}" if claim.paper else "no paper"
+
+
 def _sizes(claim: Claimed) -> str:
     """Return the numbers of queries and of runs of a system; the folds of a cross-validation have different queries."""
-    runs = f"{len(claim.runs)} in {len(claim.folds)} folds" if claim.folds else str(len(claim.runs))
+    number = len(claim.seeds) * len(claim.folds or [0])
+    runs = f"{number} in {len(claim.folds)} folds" if claim.folds else str(number)
     return f"{claim.queries:,} × {runs}" if claim.metric else f"– × {runs}"
 
 
 def _measured(claim: Claimed, comparison: SystemComparison | CostComparison) -> str:
     """Return the measured difference with its metric."""
-    return "–" if comparison.verdict == "not run" else f"{_ours(comparison)} {claim.metric or 'CPU seconds of a step'}"
+    return (
+        "–"
+        if comparison.verdict == "not run"
+        else f"{difference_in_words(comparison)} {claim.metric or 'CPU seconds of a step'}"
+    )
 
 
-def _ours(comparison: SystemComparison | CostComparison) -> str:
+def difference_in_words(comparison: SystemComparison | CostComparison) -> str:
+    """Return the difference, or the ratio of costs, with its interval."""
     if isinstance(comparison, CostComparison):
         return (
             "–"
@@ -149,7 +160,9 @@ def _p(comparison: SystemComparison | CostComparison) -> str:
 
 
 def _words(comparison: SystemComparison | CostComparison) -> str:
-    """Return the verdict; an inconclusive one has the minimum detectable effect."""
+    """Return the verdict; an inconclusive one has the minimum detectable effect, one without all runs their number."""
+    if comparison.missing:
+        return f"{comparison.runs[0]} of {comparison.runs[1]} runs"
     shown = None
     if isinstance(comparison, SystemComparison) and comparison.verdict == "inconclusive":
         shown = comparison.detectable
@@ -160,34 +173,32 @@ def _words(comparison: SystemComparison | CostComparison) -> str:
     )
 
 
-def _counts(claims: Sequence[Claimed]) -> str:
+def verdict_counts(claims: Sequence[Claimed]) -> str:
     """Return the numbers of claims by verdict."""
     kinds: tuple[Verdict, ...] = ("supported", "contradicted", "bounded", "inconclusive", "not run")
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
-    return f"Verdicts of {len(claims)} claims: " + ", ".join(f"{number[kind]} {kind}" for kind in kinds)
-
-
-def _missing(claims: Sequence[Claimed]) -> list[str]:
-    """Return the missing runs without duplicates, in the study's order."""
-    comparisons = (comparison for claim in claims for comparison in claim.contrasts)
-    return list(dict.fromkeys(words for comparison in comparisons for words in comparison.missing))
+    words = {kind: "without all of their runs" if kind == "not run" else kind for kind in kinds}
+    return f"Verdicts of {len(claims)} claims: " + ", ".join(f"{number[kind]} {words[kind]}" for kind in kinds)
 
 
 def _claim(claim: Claimed) -> dict[str, Any]:
     return {
-        "claim": claim, "curves": curves_of(claim) if _panels(claim) else None,
+        "claim": claim, "source": source_in_words(claim), "curves": curves_of(claim) if _panels(claim) else None,
         "arms": [_arm(arm, claim) for arm in claim.arms if arm.runs],
         "contrasts": [_contrast(comparison) for comparison in claim.contrasts if not comparison.missing],
     }  # fmt: skip
 
 
 def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
-    """Return a system's value for each seed: the mean of a metric, or the CPU seconds per step."""
-    by_run = {run.facts.trial.words: _value(run, arm.row, claim.metric) for run in arm.runs}
-    values = [value for value in by_run.values() if value is not None]
+    """Return a system's value for each seed, the mean over folds of a metric or of the CPU seconds per step."""
+    values: dict[int, list[float]] = {}
+    for run in arm.runs:
+        if (value := _value(run, arm.row, claim.metric)) is not None:
+            values.setdefault(run.facts.seed, []).append(value)
+    complete = {seed: mean(of_seed) for seed, of_seed in values.items() if len(of_seed) == len(claim.folds or [0])}
     return {
-        "name": arm.name, "words": arm.words, "mean": sum(values) / len(values) if values else None,
-        "values": [by_run.get(run) for run in claim.runs],
+        "name": arm.name, "words": arm.words, "values": [complete.get(seed) for seed in claim.seeds],
+        "mean": mean(complete.values()) if len(complete) == len(claim.seeds) else None,
         "pretraining": next((run.facts.pretraining for run in arm.runs), {}),
     }  # fmt: skip
 
@@ -201,9 +212,14 @@ def _value(run: StudyRun, row: str | None, metric: str | None) -> float | None:
 
 def _contrast(comparison: SystemComparison | CostComparison) -> dict[str, Any]:
     if isinstance(comparison, CostComparison):
-        return {"comparison": comparison, "ours": _ours(comparison), "words": _words(comparison), "cost": True}
+        return {
+            "comparison": comparison,
+            "ours": difference_in_words(comparison),
+            "words": _words(comparison),
+            "cost": True,
+        }
     return {
-        "comparison": comparison, "ours": _ours(comparison), "words": _words(comparison), "cost": False,
+        "comparison": comparison, "ours": difference_in_words(comparison), "words": _words(comparison), "cost": False,
         "p": _p_value(comparison.p), "p_holm": _p_value(comparison.p_holm),
         "p_randomisation": _p_value(comparison.p_randomisation), "p_seeds": _p_value(comparison.p_seeds),
         "by_seed": ", ".join(signed(value) for value in comparison.by_seed),
@@ -212,27 +228,6 @@ def _contrast(comparison: SystemComparison | CostComparison) -> dict[str, Any]:
 
 def _p_value(p: float | None) -> str:
     return "–" if p is None else probability(p)
-
-
-def _runs(runs: Sequence[StudyRun]) -> Iterator[dict[str, Any]]:
-    """Yield the cost of each run; a stage shared by several runs counts for the first of them."""
-    counted: set[tuple[str, str]] = set()
-    for run in runs:
-        own = [stage for stage in run.stages if (stage["stage"], stage["key"]) not in counted]
-        counted |= {(stage["stage"], stage["key"]) for stage in own}
-        machines = dict.fromkeys(f"{stage['device']}, {stage['cores']} cores" for stage in run.stages)
-        yield {
-            "facts": run.facts, "at": max(stage["at"] for stage in run.stages)[:10], "machine": "; ".join(machines),
-            "cpu": sum(stage["cpu_seconds"] for stage in own), "stages": len(run.stages), "own": len(own),
-            "file": run.facts.trial.folder(Path()).as_posix(),
-        }  # fmt: skip
-
-
-def _versions(runs: Sequence[StudyRun]) -> list[str]:
-    """Return the different sets of package versions of the runs."""
-    return list(dict.fromkeys(
-        ", ".join(f"{name} {version}" for name, version in sorted(run.facts.versions.items())) for run in runs
-    ))  # fmt: skip
 
 
 def _panels(claim: Claimed) -> dict[str, dict[str, Curve]]:

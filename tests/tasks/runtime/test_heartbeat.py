@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,11 +19,12 @@ from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training import loop
+from tests import warm
 from tests.tasks import together
+from tests.tasks.forked_processes import fork_ranks
 from tests.tasks.runtime.test_signals import last_step, saved_checkpoints, slow_down, wait_for_steps
 from tests.tasks.training.small_objectives import lines
 
-ROOT = Path(__file__).resolve().parents[3]
 TRAINING = together.TrainingSettings(kinds=["coil"], chunk=2)
 SILENCE = 15.0  # seconds after which a host is lost here
 JOINER = f"""
@@ -80,20 +79,17 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 @pytest.fixture
-def joiner(store: Store, tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+def joiner(store: Store, tmp_path: Path) -> Iterator[Callable[[], warm.Command]]:
     """joiner() starts another host; what they say is in joined.txt."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[warm.Command] = []
 
-    def begin() -> subprocess.Popen[bytes]:
-        with (tmp_path / "joined.txt").open("a") as log:
-            command = [sys.executable, "-c", JOINER, str(store.root)]
-            started.append(subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log))
+    def begin() -> warm.Command:
+        started.append(warm.program(JOINER, str(store.root), output=tmp_path / "joined.txt"))
         return started[-1]
 
     yield begin
     for process in started:
-        process.kill()
-        process.wait()
+        process.end()
 
 
 def wanted(processes: int = 1) -> Execution:
@@ -129,12 +125,15 @@ def alive(pid: int) -> bool:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a training of two processes of one host."""
     (folder := tmp_path_factory.mktemp("whole") / "store").mkdir()
-    return run(together.twenty_steps, Store(folder), "whole", Execution(threads=1, device="cpu", processes=2))
+    with pytest.MonkeyPatch.context() as patch:
+        fork_ranks(patch)
+        return run(together.twenty_steps, Store(folder), "whole", Execution(threads=1, device="cpu", processes=2))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_to_end_has_all_save(
-    uninterrupted: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    uninterrupted: Path, store: Store, joiner: Callable[[], warm.Command], tmp_path: Path
 ) -> None:
     second, two, lines = joiner(), wanted(), list[str]()
 
@@ -151,7 +150,7 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
 
     def tell() -> None:
         wait_for_steps(out)
-        second.terminate()
+        second.send(signal.SIGTERM)
 
     thread = threading.Thread(target=tell)
     thread.start()
@@ -168,14 +167,15 @@ def test_two_hosts_make_the_bytes_of_two_processes_of_one_and_one_that_is_told_t
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
-    uninterrupted: Path, store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    uninterrupted: Path, store: Store, joiner: Callable[[], warm.Command], tmp_path: Path
 ) -> None:
     out, second = store.work("made", "killed"), joiner()
 
     def kill() -> None:
         wait_for_steps(out)
-        second.kill()
+        second.end()
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -196,15 +196,14 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
 
 @pytest.mark.slow
 def test_when_the_first_host_dies_the_other_stops_and_nobody_takes_what_it_left(
-    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    store: Store, joiner: Callable[[], warm.Command], tmp_path: Path
 ) -> None:
     joiner()
-    first = subprocess.Popen([sys.executable, "-c", FIRST, str(store.root), str(wanted().rendezvous)], cwd=ROOT)
+    first = warm.program(FIRST, str(store.root), str(wanted().rendezvous), output=tmp_path / "first.txt")
     wait_for_steps(store.work("made", "k1"))
     pids = [int((tmp_path / f"{rank}.pid").read_text()) for rank in range(2)]
 
-    first.kill()
-    first.wait()
+    first.end()
 
     wait(lambda: not any(map(alive, pids)))
     log = tmp_path / "joined.txt"
@@ -218,8 +217,9 @@ def test_when_the_first_host_dies_the_other_stops_and_nobody_takes_what_it_left(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_one_that_is_stopped_and_not_dead_is_lost_too(
-    store: Store, joiner: Callable[[], subprocess.Popen[bytes]], tmp_path: Path
+    store: Store, joiner: Callable[[], warm.Command], tmp_path: Path
 ) -> None:
     """As a host without power is: its connections stay open, and nothing comes."""
     out, second = store.work("made", "stopped"), joiner()

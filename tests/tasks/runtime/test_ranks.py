@@ -30,6 +30,7 @@ from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training import checkpoints, loop
 from tasks.training.grad_cache import split_into_chunks
+from tests import warm
 from tests.tasks import together
 from tests.tasks.finetuning.test_train import NEGATIVES, POSITIVES, TRAINING, negatives, passages, positives, queries
 from tests.tasks.pretraining import test_pretrain
@@ -93,6 +94,7 @@ def test_chunks_are_dealt_as_neighbours(monkeypatch: pytest.MonkeyPatch) -> None
         split_into_chunks(2, None)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize(
     ("body", "error", "message"),
     [
@@ -157,6 +159,7 @@ def losses(folder: Path) -> list[dict[str, float]]:
     return [{name: value for name, value in line.items() if not name.endswith("per_second")} for line in lines]
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +195,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     assert losses(killed) == losses(two)
 
 
+@pytest.mark.usefixtures("forked_ranks")
 def test_both_read_the_texts_that_one_has_tokenised(two: Session, tmp_path: Path) -> None:
     inputs = test_pretrain.given_pairs(), None, test_pretrain.given_start(), None
     wanted = test_pretrain.settings(steps=3, fit={**test_pretrain.FITTING.model_dump(), "chunk": 4})
@@ -229,21 +233,23 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a process learns of its parent's end on Linux only")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
-def test_ended_from_outside_nothing_stays_behind(end: signal.Signals, tmp_path: Path) -> None:
+def test_ended_from_outside_nothing_stays_behind(
+    end: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = f"""
 from pathlib import Path
 from storage.store.store import Store
 from tasks.runtime.ranks import run_together
 from tasks.session import Execution, Session, session
+from tests import warm
 from tests.tasks import together
 from tests.tasks.pretraining import test_pretrain
 with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device="cpu", processes=2))) as current:
     settings = together.TrainingSettings(kinds=[], chunk=None)
     run_together(together.linger, Path({str(tmp_path)!r}), (), settings, current.store)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, env=os.environ | {"TELL": str(tmp_path)}, stderr=subprocess.DEVNULL
-    )
+    monkeypatch.setenv("TELL", str(tmp_path))
+    process = warm.program(program, output=Path(os.devnull))
     pid_files = [tmp_path / f"{rank}.pid" for rank in range(2)]
     deadline = time.monotonic() + 300
     while not all(path.exists() and path.read_text() for path in pid_files) and time.monotonic() < deadline:
@@ -251,8 +257,8 @@ with session(Session(Store(Path({str(tmp_path)!r})), Execution(threads=1, device
     pids = [int(path.read_text()) for path in pid_files]
     assert all(map(alive, pids))
 
-    process.send_signal(end)
-    process.wait()
+    process.send(end)
+    process.wait(600)
 
     deadline = time.monotonic() + 120
     while any(map(alive, pids)) and time.monotonic() < deadline:

@@ -17,10 +17,11 @@ from tasks.runtime import shard, shards
 from tasks.runtime.device import devices_for
 from tasks.runtime.shard import ProcessFailed, load_once, row_shards
 from tasks.session import Execution, Session, session
-from tests.cluster import ROOT, wait_for
+from tests.cluster import wait_for
 from tests.tasks import sharded, works
 from tests.tasks.works import files, run
 from tests.tiny import PIECES, save_t5
+from tests.warm import ROOT
 
 
 def test_shards_are_neighbouring_rows() -> None:
@@ -144,6 +145,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_pools")
 def test_all_stages_make_the_same_bytes_in_one_process_and_in_two(tmp_path: Path, monkeypatch: Any) -> None:
     sharded.cut_small(monkeypatch)
     generator, results = save_t5(tmp_path / "generator", PIECES), []

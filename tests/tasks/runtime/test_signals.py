@@ -6,8 +6,6 @@ Processes of trainings import this file, so Prefect, whose import takes a second
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,12 +24,12 @@ from tasks.runtime.signals import DeferredSigterm, unwind_on_sigterm
 from tasks.session import Execution, Session, session
 from tasks.training import checkpoints, optimiser
 from tasks.training.loop import fit
+from tests import warm
 from tests.tasks import together
 from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-ROOT = Path(__file__).resolve().parents[3]
 STEPS = 7
 
 
@@ -158,6 +156,7 @@ from storage.store.store import Store
 from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
+from tests import warm
 from tests.tasks import together
 from tests.tasks.runtime import test_signals
 out = Path(sys.argv[1])
@@ -187,18 +186,16 @@ def wait_for_steps(out: Path) -> None:
 def told_from_outside(out: Path, processes: int, handler: str) -> tuple[int, str]:
     """Run the program, tell it to end after some steps; its exit code and what it said."""
     out.mkdir()
-    command = [sys.executable, "-c", PROGRAM, str(out), str(processes), handler]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = warm.program(PROGRAM, str(out), str(processes), handler, output=out / "said.txt")
     wait_for_steps(out)
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=600)
-    return process.returncode, output
+    process.send(signal.SIGTERM)
+    return process.wait(600), (out / "said.txt").read_text()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "handler", "code"),
-    [(1, "default", -signal.SIGTERM), (2, "default", -signal.SIGTERM), (2, "handled", 0)],
+    [(1, "default", -signal.SIGTERM), (1, "handled", 0), (2, "default", -signal.SIGTERM)],
 )
 def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
     processes: int, handler: str, code: int, tmp_path: Path
@@ -215,6 +212,7 @@ def test_told_from_outside_it_saves_and_ends_as_the_signal_says(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
     def lose(*_: object) -> None:
         raise LeaseLost
@@ -239,6 +237,7 @@ def test_several_whose_lease_is_lost_save_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_ranks")
 def test_one_that_is_told_has_all_save_and_they_go_on_to_the_bytes_of_an_unbroken_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,158 @@
+"""Read the documents of a user's collection, whatever its form, as rows of id, title and text.
+
+A collection is a folder in BEIR's layout; a file of JSON lines, CSV, TSV or Parquet with a column of texts; or a folder
+of .txt, .md and .html files. Files may be gzipped where they are lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.datasets import beir
+from storage.errors import UserError
+from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines
+from storage.formats.records import TextRow
+from storage.imports.html_texts import read_page
+from storage.rows import read_foreign_parquet
+
+TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract")
+TITLES = ("title", "headline", "name")
+IDS = ("_id", "id", "doc_id", "docid", "docno", "pid")
+PAGES = (".html", ".htm", ".xhtml")
+PLAIN = (".txt", ".text", ".md", ".markdown")
+TEXT_FILES = "a folder of text files"
+
+Row = tuple[str, Mapping[str, Any]]
+
+
+def kind(path: Path) -> str:
+    """Return the form of a collection in words. Raises UserError for a path that is none."""
+    if path.is_dir():
+        if plain_or_gzipped(path / "corpus.jsonl"):
+            return "a folder in BEIR's layout"
+        if any(_text_files(path)):
+            return TEXT_FILES
+        raise UserError(
+            f"{path}: expected corpus.jsonl, or files that end in {', '.join((*PLAIN, *PAGES))}; found none"
+        )
+    if not path.is_file():
+        raise UserError(f"{path}: there is no such file or folder; name a collection")
+    ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
+    names = {"jsonl": "JSON lines", "ndjson": "JSON lines", "csv": "CSV", "tsv": "TSV", "parquet": "Parquet"}
+    if ending not in names:
+        raise UserError(
+            f"{path}: expected a folder, or a file that ends in {', '.join(names)}; found .{ending}; convert it to one"
+        )
+    return f"a file of {names[ending]}"
+
+
+def read_documents(path: Path) -> Iterator[TextRow]:
+    """Yield the documents of a collection in its order. Raises UserError with file and row for what cannot be read."""
+    form = kind(path)
+    if form == "a folder in BEIR's layout":
+        yield from beir.texts(path, "corpus")
+    elif path.is_dir():
+        yield from _of_files(path)
+    else:
+        yield from _of_rows(path, form)
+
+
+def _of_files(folder: Path) -> Iterator[TextRow]:
+    """Yield a document for each file; its id is the path below the folder, without blanks."""
+    for file in _text_files(folder):
+        doc_id = "%20".join(file.relative_to(folder).as_posix().split())
+        if file.suffix.lower() in PAGES:
+            title, text = read_page(file)
+        else:
+            title, text = _heading("\n".join(text for _, text in read_lines(file)), file.suffix.lower())
+        yield {"doc_id": doc_id, "title": title, "text": text}
+
+
+def _heading(text: str, suffix: str) -> tuple[str, str]:
+    """Return the first heading of a Markdown text as its title, and the rest; plain texts have no title."""
+    first, _, rest = text.partition("\n")
+    if suffix in (".md", ".markdown") and first.startswith("# "):
+        return first.removeprefix("# ").strip(), rest
+    return "", text
+
+
+def _text_files(folder: Path) -> list[Path]:
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in (*PLAIN, *PAGES)
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and file.is_file()
+    )
+
+
+def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
+    """Yield a document for each row; a row without an id has its number as one."""
+    seen: dict[str, str] = {}
+    for number, (where, row) in enumerate(_rows(file, form), 1):
+        columns = _columns(row, where)
+        text, title, doc_id = (row.get(columns[role] or "") for role in ("text", "title", "id"))
+        if text is not None and not isinstance(text, str):
+            raise UserError(f"{where}: {columns['text']} must be text, found {type(text).__name__}")
+        name = "_".join(str(number if doc_id in (None, "") else doc_id).split())
+        if name in seen:
+            raise UserError(f"{where}: the id {name} is that of {seen[name]}; give each document its own")
+        seen[name] = where.rpartition(" ")[2]
+        yield {"doc_id": name, "title": str(title or ""), "text": text or ""}
+
+
+def _rows(file: Path, form: str) -> Iterator[Row]:
+    if form.endswith("Parquet"):
+        import pyarrow.parquet as pq
+
+        try:
+            names = pq.read_schema(file).names
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file}: not a Parquet file ({str(error).splitlines()[0]})") from None
+        wanted = [name for name in names if name.lower() in (*TEXTS, *TITLES, *IDS)]
+        yield from read_foreign_parquet(file, wanted or names)
+    elif form.endswith("JSON lines"):
+        yield from read_json_lines(file)
+    else:
+        yield from _separated(file, "\t" if form.endswith("TSV") else ",")
+
+
+def _separated(file: Path, delimiter: str) -> Iterator[Row]:
+    """Yield the rows of CSV, whose fields may be quoted, or of TSV, where a quotation mark is text."""
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    lines = (f"{text}\n" for _, text in read_lines(file))
+    if delimiter == "\t":
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = 0
+    try:
+        header = next(reader, [])
+        number = reader.line_num + 1
+        for fields in reader:
+            where = f"{file} row {number}"
+            if len(fields) > len(header):
+                raise UserError(f"{where}: expected {len(header)} columns as in the header, found {len(fields)}")
+            yield where, dict(zip(header, fields, strict=False))
+            number = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{file} row {number}: not readable as CSV ({error}); close and double the quotes") from None
+
+
+def _columns(row: Mapping[str, Any], where: str) -> dict[str, str | None]:
+    """Return the names of the columns with text, title and id. Raises UserError where no column has texts."""
+    by_name = {str(name).lower(): str(name) for name in row if name is not None}
+
+    def first(names: tuple[str, ...]) -> str | None:
+        return next((by_name[name] for name in names if name in by_name), None)
+
+    if (text := first(TEXTS)) is None:
+        raise UserError(
+            f"{where}: expected a column of texts named {', '.join(TEXTS)}; found {', '.join(by_name) or 'none'}; "
+            "rename the one that has them to text"
+        )
+    return {"text": text, "title": first(TITLES), "id": first(IDS)}

@@ -1,0 +1,46 @@
+"""The title and the text of an HTML page, by lxml. Scripts, styles, forms and navigation are left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.errors import UserError
+
+LEFT_OUT = ("script", "style", "noscript", "template", "svg", "form", "nav", "iframe", "object")
+BLOCKS = frozenset(
+    ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "h1", "h2", "h3", "h4",
+     "h5", "h6", "header", "hr", "li", "main", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul")
+)  # fmt: skip
+
+
+def read_page(file: Path) -> tuple[str, str]:
+    """Return the title of a page, or "" without one, and its text, a line for each block."""
+    from lxml import etree, html
+
+    content = file.read_bytes()
+    if not content.strip():
+        return "", ""
+    try:
+        page = html.document_fromstring(content, parser=html.HTMLParser(encoding=_encoding(content)))
+    except (etree.ParserError, ValueError) as error:
+        raise UserError(f"{file}: not a page of HTML ({error}); fix or remove the file") from None
+    title = " ".join((page.findtext(".//title") or "").split())
+    etree.strip_elements(page, etree.Comment, etree.ProcessingInstruction, *LEFT_OUT, with_tail=False)
+    body = page.find("body")
+    parts: list[str] = []
+    for element in () if body is None else body.iter():
+        if element.tag in BLOCKS:
+            element.text = f"\n{element.text or ''}"
+            element.tail = f"\n{element.tail or ''}"
+    if body is not None:
+        parts = [" ".join(line.split()) for line in "".join(body.itertext()).split("\n")]
+    return title, "\n".join(part for part in parts if part)
+
+
+def _encoding(content: bytes) -> str | None:
+    """Return UTF-8 where the bytes are; else None, for the encoding that the page declares."""
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        return None
+    return "utf-8"

@@ -1,0 +1,123 @@
+"""How fast encoders run on this machine: measured once in a few seconds, for plans that have nothing else to go by.
+
+A small BERT encodes and is trained on random tokens until the time is over. Its rate in counted FLOPs is near that of
+other encoders on the same machine, since nearly all of them is matrix products; sizes, lengths and load change it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from models.layers.bert import BertConfig, BertForMaskedLM
+from models.retrievers.bi_encoder import DenseEncoder
+from models.tokens import pad
+from storage.files import write_atomically
+from tasks.flops import counting
+from tasks.machine import num_cores
+from tasks.runtime.device import autocast, choose_device
+from tasks.runtime.environment import describe_build
+from tasks.session import execution
+
+SHAPE = BertConfig(
+    vocab_size=1000, hidden_size=384, num_hidden_layers=3, num_attention_heads=6, intermediate_size=1536,
+    max_position_embeddings=128, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+TEXTS, TOKENS = 16, 64
+SECONDS = 1.0
+"""Of encoding, and as much of training, after a first step that is not counted."""
+
+
+@dataclass(frozen=True)
+class EncoderRates:
+    """FLOPs a second of an encoder, counted as `tasks.flops` counts them."""
+
+    encoding: float
+    training: float
+    """Of forward and backward pass together."""
+    machine: str
+    """The machine, device and libraries on which they were measured."""
+    at: str
+    """The day of the measurement."""
+
+
+def encoder_rates() -> EncoderRates:
+    """Return the rates of this machine with the session's device and threads: kept ones, or measured and kept.
+
+    They are kept in `rates.json` of PRETRIEVE_CACHE, by machine; another processor, GPU, number of cores or threads, or
+    another PyTorch is measured anew. Where nothing can be written there, each plan measures.
+    """
+    device = choose_device()
+    machine = _fingerprint(device)
+    file = Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser() / "rates.json"
+    known = _read(file)
+    if machine not in known:
+        encoding, training = _measure(device)
+        rates = EncoderRates(encoding, training, machine, datetime.now(UTC).date().isoformat())
+        known[machine] = asdict(rates)
+        try:
+            write_atomically(file, json.dumps(known, indent=1) + "\n")
+        except OSError:
+            return rates
+    return EncoderRates(**known[machine])
+
+
+def _fingerprint(device: torch.device) -> str:
+    built = describe_build(execution())
+    name = built["device"] if device.type != "cpu" else built["machine"]["processor"]
+    return f"{name}, {num_cores()} cores, {execution().threads} threads, PyTorch {torch.__version__}"
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the kept rates by machine; none where the file is missing or malformed."""
+    try:
+        known = json.loads(file.read_text())
+        return {name: asdict(EncoderRates(**rates)) for name, rates in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _measure(device: torch.device) -> tuple[float, float]:
+    """Return the FLOPs a second of encoding and of training."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randint(5, SHAPE.vocab_size, (TEXTS, TOKENS), generator=generator)
+    tokens = pad([row.tolist() for row in rows]).to(device)
+    encoder = DenseEncoder(BertForMaskedLM(SHAPE), "cls").to(device)
+
+    def encode() -> None:
+        with torch.no_grad(), autocast(device, None):
+            vectors(encoder).sum().item()  # waits for a GPU
+
+    def train() -> None:
+        encoder.zero_grad(set_to_none=True)
+        with autocast(device, None):
+            loss = vectors(encoder).square().mean()
+        loss.backward()
+        loss.item()
+
+    def vectors(network: nn.Module) -> torch.Tensor:
+        dense: torch.Tensor = network(tokens, "passage").dense
+        return dense
+
+    return _rate(encode), _rate(train)
+
+
+def _rate(step: Callable[[], None]) -> float:
+    """Return the FLOPs of a step in a second, by the fastest of the steps that the time allows."""
+    with counting() as counter:
+        step()
+    step()  # the first step of a process is slow
+    fastest, end = float("inf"), time.perf_counter() + SECONDS
+    while (started := time.perf_counter()) < end:
+        step()
+        fastest = min(fastest, time.perf_counter() - started)
+    return counter.flops / fastest

@@ -1,0 +1,13 @@
+"""The page of an adaptation: its verdict, and the measurements that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.report.page.templates import css, template
+
+
+def page(content: Mapping[str, Any]) -> str:
+    """Return the self-contained page of an adaptation's report.json."""
+    return template("adaptation.html.j2").render(css=css("report"), **content)

@@ -1,0 +1,118 @@
+"""A user's collection, in any of its forms."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import UserError
+from storage.imports.collection_files import kind, read_documents
+
+ROWS = [("a", "Rivers", "Water flows, slowly."), ("b", "", 'He said "no"\nand left.'), ("c", "Ünïcode", "河")]
+
+
+def as_rows(path: Path) -> list[tuple[str, str, str]]:
+    return [(row["doc_id"], row["title"], row["text"]) for row in read_documents(path)]
+
+
+def write(folder: Path, form: str) -> Path:
+    """Write the rows in a form."""
+    values = [{"id": name, "title": title, "text": text} for name, title, text in ROWS]
+    file = folder / f"texts.{form}"
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist([{**row, "other": 1.0} for row in values]), file)
+    elif form == "jsonl.gz":
+        file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in values).encode()))
+    else:
+        delimiter = "\t" if form == "tsv" else ","
+        quoted = ['"' + text.replace('"', '""') + '"' for _, _, text in ROWS]
+        if form == "tsv":  # has no quotes, and so no line ends
+            quoted = [text.replace("\n", " ") for _, _, text in ROWS]
+        lines = [delimiter.join((name, title, text)) for (name, title, _), text in zip(ROWS, quoted, strict=True)]
+        file.write_text("\n".join([delimiter.join(("id", "title", "text")), *lines]) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("form", ["jsonl.gz", "csv", "tsv", "parquet"])
+def test_a_file_of_rows_is_read_in_every_form(form: str, tmp_path: Path) -> None:
+    rows = as_rows(write(tmp_path, form))
+
+    assert rows == ([(*row[:2], row[2].replace("\n", " ")) for row in ROWS] if form == "tsv" else ROWS)
+
+
+def test_a_quotation_mark_in_tsv_is_text(tmp_path: Path) -> None:
+    (tmp_path / "texts.tsv").write_text('id\ttext\n1\t"Quoted start\n2\tsecond\n')
+
+    assert as_rows(tmp_path / "texts.tsv") == [("1", "", '"Quoted start'), ("2", "", "second")]
+
+
+def test_each_line_of_json_has_columns_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"id": 1, "body": "a"}\n{"id": 2, "text": "b", "title": "T"}\n')
+
+    assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b")]
+
+
+def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
+    beir, pages = tmp_path / "beir", tmp_path / "pages"
+    beir.mkdir()
+    (beir / "corpus.jsonl").write_text('{"_id": "d1", "title": "T", "text": "x"}\n')
+    (pages / "sub dir").mkdir(parents=True)
+    (pages / "one.md").write_text("# Salt\n\nMelts ice.\n")
+    (pages / "two.txt").write_text("# no heading here\n")
+    (pages / "sub dir" / "three.html").write_text(
+        "<html><head><title> A\n title</title><style>p {}</style></head><body><nav>menu</nav><p>One &amp; two</p>"
+        "<script>alert(1)</script><div>three<br>four</div></body></html>"
+    )
+    (pages / "picture.png").write_bytes(b"\x89PNG")
+    (pages / ".git").mkdir()
+    (pages / ".git" / "notes.txt").write_text("no document")
+
+    assert kind(beir) == "a folder in BEIR's layout"
+    assert as_rows(beir) == [("d1", "T", "x")]
+    assert as_rows(pages) == [
+        ("one.md", "Salt", "Melts ice."),
+        ("sub%20dir/three.html", "A title", "One & two\nthree\nfour"),
+        ("two.txt", "", "# no heading here"),
+    ]
+
+
+def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("body\nfirst\nsecond\n")
+    assert as_rows(tmp_path / "texts.csv") == [("1", "", "first"), ("2", "", "second")]
+    (tmp_path / "pages").mkdir()
+    page = '<html><head><meta charset="iso-8859-1"></head><body>Grün</body></html>'
+    (tmp_path / "pages" / "a.html").write_bytes(page.encode("latin-1"))
+    assert as_rows(tmp_path / "pages")[0][2] == "Grün"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("texts.csv", "id,words\n1,x\n", "expected a column of texts named text, contents"),
+        ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv row 2: not readable as CSV \(unexpected end"),
+        ("texts.csv", "id,text\n1,x\n2,a, b\n", "row 3: expected 2 columns as in the header, found 3"),
+        ("texts.csv", "id,text\n1,x\n2\n", "row 3: expected a column of texts"),
+        ("texts.jsonl", '{"text": "a"}\n{"words": "b"}\n', r"texts\.jsonl line 2: expected a column of texts"),
+        ("texts.jsonl", '{"id": 1, "text": 5}\n', "text must be text, found int"),
+        ("texts.jsonl", '{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "the id 1 is that of 1"),
+        ("texts.parquet", "no table", "not a Parquet file"),
+        ("texts.docx", "x", "or a file that ends in jsonl"),
+    ],
+)
+def test_what_cannot_be_read_is_named(name: str, content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(UserError, match=message):
+        as_rows(tmp_path / name)
+
+
+def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="or files that end in"):
+        kind(tmp_path)
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        kind(tmp_path / "nothing")
