@@ -10,18 +10,16 @@ for questions in lower case. Where a text occurs more than once, the first focus
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from storage.conversions.archive_digest import checked_files
 from storage.conversions.beir_files import per_mille, relevant, write_json_lines, write_qrels
-from storage.errors import UserError
-from storage.formats.archives import reading_archive
 
 SHA256_OF_FILES = "0c998a31f0c13ac9886d6d963a055602c59f663115542a00c6bf2c1b98f3978f"
-"""Of the lines "PATH, tab, SHA-256" of the XML files in the order of their paths: the archive is packed again for each
-download, and its own bytes may change."""
+"""Of the list of the XML files (`files_digest`)."""
 DEV_PER_MILLE = 120
 
 
@@ -45,7 +43,7 @@ class Pair(NamedTuple):
 
 def convert(download: Path, folder: Path) -> None:
     """Write answers, questions and judgements from an archive of the repository. Raises UserError for other files."""
-    files = _xml_files(download)
+    files = checked_files(download, _path, SHA256_OF_FILES)
     pairs = [pair for path in sorted(files) for pair in _pairs(files[path])]
     documents: dict[str, dict[str, str]] = {}
     queries: dict[str, dict[str, str]] = {}
@@ -61,27 +59,9 @@ def convert(download: Path, folder: Path) -> None:
         write_qrels(folder / f"qrels/{split}.tsv", (relevant(*ids) for ids in judged))
 
 
-def files_digest(files: Iterable[tuple[str, bytes]]) -> str:
-    """Return the SHA-256 of paths and contents, whatever their order."""
-    lines = (f"{path}\t{hashlib.sha256(content).hexdigest()}\n" for path, content in sorted(files))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _xml_files(archive: Path) -> dict[str, bytes]:
-    """Return the XML files by their paths in the repository."""
-    with reading_archive(archive) as members:
-        files = {
-            str(PurePosixPath(*PurePosixPath(name).parts[1:])): content.read()
-            for name, content in members
-            if name.endswith(".xml")
-        }
-    if (actual := files_digest(files.items())) != SHA256_OF_FILES:
-        archive.unlink()
-        raise UserError(
-            f"{archive.name}: not the expected files (sha256 of their list {actual}, expected {SHA256_OF_FILES}); try "
-            "again later"
-        )
-    return files
+def _path(member: str) -> str | None:
+    """Return the path in the repository of a member that is an XML file."""
+    return str(PurePosixPath(*PurePosixPath(member).parts[1:])) if member.endswith(".xml") else None
 
 
 def _pairs(content: bytes) -> Iterator[Pair]:

@@ -20,8 +20,8 @@ from storage.formats.lines import answer_list, plain_or_gzipped, read_json_lines
 from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
 
 FETCH = (
-    "put a folder in BEIR's layout there; `pretrieve fetch NAME DIR` fetches squad, scifact, medquad or covid-qa, and "
-    "beir/NAME, an official set"
+    "put a folder in BEIR's layout there; `pretrieve fetch NAME DIR` fetches squad, scifact, medquad, covid-qa, cisi "
+    "or cranfield, and beir/NAME, an official set"
 )
 IGNORE_IDENTICAL_IDS = True  # where queries are documents too, as of ArguAna and Quora (BEIR's own evaluation)
 HEADER = ["query-id", "corpus-id", "score"]

@@ -103,7 +103,7 @@ def only_publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def local(remote: Remote, server: Publisher) -> Remote:
     """Return the same file at the same path of the test's server, without a checksum."""
-    at = re.sub("^https://[^/]+", server.url, remote.at)
+    at = re.sub("^https?://[^/]+", server.url, remote.at)
     return replace(remote, at=at, checksum=None, otherwise=remote.otherwise and local(remote.otherwise, server))
 
 

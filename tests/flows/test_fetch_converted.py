@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from flows.fetch import fetch
-from storage.conversions import medquad
-from storage.conversions.medquad import files_digest
+from storage.conversions import cisi, medquad
+from storage.conversions.archive_digest import files_digest
 from storage.datasets import beir
 from storage.datasets.support import official_files
 from storage.datasets.support.official_files import OFFICIAL, UNFINISHED, Official
 from storage.errors import UserError
 from tests.console import command
-from tests.flows.publisher import Publisher, publish
+from tests.flows.publisher import Publisher, publish, tar
 from tests.storage.conversions import samples
 
 pytestmark = pytest.mark.skipif(
@@ -29,6 +29,8 @@ SPLITS = {
     "scifact": {"train": 4, "dev": 1},
     "medquad": {"train": 3, "dev": 1},
     "covid-qa": {"dev": 3},
+    "cisi": {"dev": 2},
+    "cranfield": {"dev": 2},
 }
 """Numbers of judgements in the samples."""
 CONVERTED = {name: OFFICIAL[name].remotes[0] for name in SPLITS}
@@ -39,8 +41,15 @@ def published(publisher: Publisher, monkeypatch: pytest.MonkeyPatch) -> Publishe
     """Samples of all converted collections at the paths of their publishers, with their true checksums."""
     files = samples.medquad_files()
     monkeypatch.setattr(medquad, "SHA256_OF_FILES", files_digest((p, c.encode()) for p, c in files.items()))
-    publish(publisher, monkeypatch, {"beir/scifact": samples.scifact()})
-    contents = {"squad": samples.squad(), "medquad": samples.medquad(files), "covid-qa": samples.covid_qa()}
+    of_cisi = samples.cisi_files()
+    monkeypatch.setattr(cisi, "SHA256_OF_FILES", files_digest((p, c.encode()) for p, c in of_cisi.items()))
+    publish(publisher, monkeypatch, {"beir/scifact": samples.scifact(), "cranfield/main": samples.cranfield()})
+    contents = {
+        "squad": samples.squad(),
+        "medquad": samples.medquad(files),
+        "covid-qa": samples.covid_qa(),
+        "cisi": tar(of_cisi),
+    }
     for name, content in contents.items():
         remote = official_files.OFFICIAL[name].remotes[0]
         publisher.files[remote.at.removeprefix(publisher.url)] = content
@@ -110,11 +119,19 @@ def test_another_file_is_refused_and_a_file_can_be_put_there_by_hand(published: 
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_addresses_name_a_version_and_what_is_fetched_is_checked(name: str) -> None:
+def test_what_is_fetched_is_checked(name: str) -> None:
+    from ir_datasets.util import DownloadConfig
+
     remote = CONVERTED[name]
 
-    if name == "scifact":
-        assert remote.at == "beir/scifact"  # ir_datasets knows its checksum
-        return
-    assert [part for part in remote.at.replace(".tar.gz", "").split("/") if len(part) == 40]
-    assert remote.checksum or len(medquad.SHA256_OF_FILES) == 64
+    if "://" not in remote.at:
+        section, _, key = remote.at.partition("/")
+        assert DownloadConfig.contents()[section][key]["expected_md5"]
+    else:
+        digests = {"medquad": medquad.SHA256_OF_FILES, "cisi": cisi.SHA256_OF_FILES}
+        assert remote.checksum or len(digests[name]) == 64
+
+
+@pytest.mark.parametrize("name", ["squad", "medquad", "covid-qa"])
+def test_addresses_of_repositories_name_a_commit(name: str) -> None:
+    assert [part for part in CONVERTED[name].at.replace(".tar.gz", "").split("/") if len(part) == 40]

@@ -16,6 +16,7 @@ from storage.formats.lines import plain_or_gzipped
 
 MSMARCO = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
 DPR = "https://dl.fbaipublicfiles.com/dpr/data/retriever"
+GLASGOW = "http://ir.dcs.gla.ac.uk/resources/test_collections"
 GITHUB_FILES = "https://raw.githubusercontent.com"
 FOR_RESEARCH = "MS MARCO is for non-commercial research only (https://microsoft.github.io/msmarco)"
 BEIR, HUB = "beir/", "hub:"
@@ -128,6 +129,10 @@ _CONVERTED = {  # into BEIR's layout; the addresses name a commit
         "200423_covidQA.json", _TOPICS_AND_CORPUS, conversion="covid_qa",
         checksum="sha256:ab310b4e39f726e087c8fa3d1787c73771dacddc584977204ebe3cc889ee1264",
     ),), "COVID-QA is Apache-2.0 (https://github.com/deepset-ai/COVID-QA)"),
+    "cisi": Official((Remote(f"{GLASGOW}/cisi/cisi.tar.gz", _TOPICS_AND_CORPUS, conversion="cisi"),),
+                     f"CISI has no stated licence ({GLASGOW}/cisi)"),
+    "cranfield": Official((Remote("cranfield/main", _TOPICS_AND_CORPUS, conversion="cranfield"),),
+                          f"Cranfield has no stated licence ({GLASGOW}/cran)"),
 }  # fmt: skip
 _WIKIPEDIA = Remote(f"{HUB}wikimedia/wikipedia@main:20231101.en", ("",), part="wikipedia")
 _BOOKCORPUS = Remote(f"{HUB}bookcorpus/bookcorpus@refs/convert/parquet:plain_text/train", ("",), part="bookcorpus")

@@ -67,3 +67,39 @@ def medquad(files: dict[str, str]) -> bytes:
 def _document(focus: str, *pairs: tuple[str, str]) -> str:
     content = "".join(f"<QAPair><Question>{q}</Question><Answer>{a}</Answer></QAPair>" for q, a in pairs)
     return f'<?xml version="1.0"?><Document><Focus>{focus}</Focus><QAPairs>{content}</QAPairs></Document>'
+
+
+SMART_DOCUMENTS = """.I 1
+.T
+On salt
+and ice
+.A
+Doe, J.
+.W
+  Salt melts .5 of
+the ice.
+.X
+1\t5\t1
+.I 2
+.T
+Empty
+.W
+.I 3
+.W
+Ice is cold.
+"""
+"""Three documents, the second without a text; a line begins with a point that is no field."""
+SMART_QUERIES = ".I 001\n.W\nwhat melts\nice .\n.I 004\n.W\nwhat is cold .\n"
+
+
+def cisi_files() -> dict[str, str]:
+    """Return the archive's files, with lines as Windows ends them; a judgement is there twice, one names document 2."""
+    judgements = "".join(f"     {q}     {d}\t0\t0.000000\n" for q, d in ((1, 1), (1, 1), (1, 2), (2, 3)))
+    files = {"CISI.ALL": SMART_DOCUMENTS, "CISI.QRY": SMART_QUERIES, "CISI.REL": judgements}
+    return {name: content.replace("\n", "\r\n") for name, content in files.items()}
+
+
+def cranfield() -> bytes:
+    """Return an archive in which one document is not relevant."""
+    judgements = "1 1 2 \n1 3 -1\n2 3 4\n"
+    return tar({"cran.all.1400": SMART_DOCUMENTS, "cran.qry": SMART_QUERIES, "cranqrel": judgements})

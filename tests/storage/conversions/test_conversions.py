@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from storage.conversions import convert, medquad
-from storage.conversions.medquad import files_digest
+from storage.conversions import cisi, convert, medquad
+from storage.conversions.archive_digest import files_digest
 from storage.errors import UserError
+from tests.flows.publisher import tar
 from tests.storage.conversions import samples
 
 
@@ -98,6 +99,37 @@ def test_scifact(tmp_path: Path) -> None:
     assert qrels(folder, "train") == [("2", "60"), ("2", "50"), ("6", "50"), ("12", "60")]
     assert rows(folder, "queries") == [{"_id": n, "text": f"Claim {n}."} for n in ("2", "6", "11", "12")]
     assert rows(folder, "corpus")[1] == {"_id": "60", "title": "On 60", "text": "Text\u2028" + "60"}
+
+
+SMART_CORPUS = [
+    {"_id": "1", "title": "On salt and ice", "text": "Salt melts .5 of the ice."},
+    {"_id": "3", "title": "", "text": "Ice is cold."},
+]
+SMART_QUERIES = [{"_id": "1", "text": "what melts ice ."}, {"_id": "2", "text": "what is cold ."}]
+
+
+def test_cisi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = samples.cisi_files()
+    monkeypatch.setattr(cisi, "SHA256_OF_FILES", files_digest((p, c.encode()) for p, c in files.items()))
+
+    folder = converted("cisi", tar(files), tmp_path)
+
+    assert rows(folder, "corpus") == SMART_CORPUS
+    assert rows(folder, "queries") == SMART_QUERIES
+    assert qrels(folder, "dev") == [("1", "1"), ("2", "3")]
+
+
+def test_cranfield_numbers_queries_by_their_place(tmp_path: Path) -> None:
+    folder = converted("cranfield", samples.cranfield(), tmp_path)
+
+    assert rows(folder, "corpus") == SMART_CORPUS
+    assert rows(folder, "queries") == SMART_QUERIES
+    assert qrels(folder, "dev") == [("1", "1"), ("2", "3")]
+
+
+def test_a_missing_file_of_cranfield_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"download: expected cran.qry, cranqrel in the archive"):
+        converted("cranfield", tar({"cran.all.1400": "x"}), tmp_path)
 
 
 def test_medquad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
