@@ -23,6 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from flows.documentation.markdown import with_part
 from storage.artifact import Artifact
 from storage.datasets import msmarco
 from storage.files import bytes_below, write_atomically
@@ -147,9 +148,7 @@ def flops(passage_tokens: float, queries: int) -> float:
 def page(text: str, result: dict[str, Any]) -> str:
     """Return the page with its tables replaced."""
     for name, table in (("measured", measured_table(result)), ("extrapolated", extrapolated_table(result))):
-        before, _, rest = text.partition(MARKS.format(name))
-        _, _, after = rest.partition(MARKS.format("end"))
-        text = f"{before}{MARKS.format(name)}\n{table}\n{MARKS.format('end')}{after}"
+        text = with_part(text, f"\n{table}\n", (MARKS.format(name), MARKS.format("end")), PAGE)
     return text
 
 

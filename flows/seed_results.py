@@ -14,13 +14,15 @@ from typing import Any
 
 import yaml
 
+from flows.documentation.markdown import with_part
+from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.files import write_atomically
+from tasks.report.page.costs import cpu_range, kept_costs, machines_of_runs
 from tasks.report.page.statistics import claim_in_words, headline_rows, probability
 from tasks.report.page.templates import signed
 
-ROOT = Path(__file__).resolve().parents[1]
-README, FOLDER = ROOT / "README.md", ROOT / "results" / "seeds"
+README, FOLDER = PROJECT / "README.md", PROJECT / "results" / "seeds"
 SHOWN = FOLDER / "quickstart.json"
 """The results that the README shows."""
 FIRST, LAST = "<!-- written from results/seeds/quickstart.json -->\n", "<!-- end of the quickstart's results -->\n"
@@ -65,11 +67,7 @@ def part(content: Content) -> str:
 
 def readme(text: str, content: Content) -> str:
     """Return the README's text with the kept results between its two marks."""
-    before, first, rest = text.partition(FIRST)
-    _, last, after = rest.partition(LAST)
-    if not first or not last:
-        raise UserError(f"{README}: the lines {FIRST.strip()} and {LAST.strip()} are missing; results go between them")
-    return f"{before}{FIRST}\n{part(content)}\n{LAST}{after}"
+    return with_part(text, f"\n{part(content)}\n", (FIRST, LAST), README)
 
 
 def _seed(numbered: tuple[int, Content]) -> int:
@@ -89,8 +87,7 @@ def _run(seed: int, report: Content, metric: str) -> Content:
         "seed": seed, "report": report["inputs"]["report"], "metrics": report["inputs"]["metrics"],
         "values": {row["run"]: row["value"] for row in headline_rows(report["rows"]) if row["metric"] == metric},
         "comparisons": of_metric, "claims": report["claims"]["made"],
-        "cpu_seconds": {kind["stage"]: kind["cpu_seconds"] for kind in report["costs"]["kinds"]},
-        "machines": [f"{machine['cores']} cores ({machine['device']})" for machine in report["environments"]],
+        **kept_costs(report),
     }  # fmt: skip
 
 
@@ -112,16 +109,12 @@ def _decisions(number: int, runs: Sequence[Content]) -> str:
 
 def _cost(runs: Sequence[Content]) -> str:
     """Return the CPU time of a complete run, and of the stages that take most of it."""
-    totals = [sum(run["cpu_seconds"].values()) for run in runs]
     longest = sorted(runs[0]["cpu_seconds"].items(), key=lambda kind: -kind[1])[:4]
     stages = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in longest)
-    machines = " and ".join(dict.fromkeys(name for run in runs for name in run["machines"]))
-    return f"CPU time of a complete run on {machines}: {_range(totals)} s (all stages of a kind together: {stages})."
-
-
-def _range(values: Sequence[float]) -> str:
-    lowest, highest = f"{min(values):.0f}", f"{max(values):.0f}"
-    return lowest if lowest == highest else f"{lowest} to {highest}"
+    return (
+        f"CPU time of a complete run on {machines_of_runs(runs)}: {cpu_range(runs)} s (all stages of a kind together: "
+        f"{stages})."
+    )
 
 
 def main(paths: Sequence[str]) -> None:

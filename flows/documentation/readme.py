@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.documentation.markdown import table
+from flows.documentation.markdown import table, with_part
 from flows.documentation.mermaid import THEMES, drawn
 from flows.paper_coverage import origin, runs_that_reproduce
 from flows.recipe.shipped import PROJECT
-from storage.errors import UserError
 from storage.files import write_atomically
 from storage.results.paper_results import printed_numbers
 from tasks.report.glossary import KINDS, METRICS, TESTS
@@ -43,10 +42,12 @@ def documents() -> dict[Path, str]:
     """Return the content of the README and of its figures, by path."""
     text = README.read_text(encoding="utf-8")
     for name, part in (("highlights", highlights()), ("papers", papers())):
-        text = _replaced(text, f"<!-- {name}, written by make docs -->\n", part)
+        text = _with_part(text, f"<!-- {name}, written by make docs -->\n", part, README)
     terms = [(REPORT_PAGE, [*METRICS.items(), *TESTS.items()]), (GLOSSARY, list(KINDS.items()))]
     pages = {
-        page: _replaced(page.read_text(encoding="utf-8"), "<!-- terms, written by make docs -->\n", defined(of_page))
+        page: _with_part(
+            page.read_text(encoding="utf-8"), "<!-- terms, written by make docs -->\n", defined(of_page), page
+        )
         for page, of_page in terms
     }
     chain = {IMAGES / f"chain-{scheme}.svg": drawn(CHAIN.read_text(), theme) for scheme, theme in THEMES.items()}
@@ -54,15 +55,8 @@ def documents() -> dict[Path, str]:
     return {README: text} | pages | chain | badges
 
 
-def _replaced(text: str, first: str, part: str) -> str:
-    """Return the text with the part between a mark and the next end mark replaced."""
-    before, found, rest = text.partition(first)
-    _, last, after = rest.partition(LAST)
-    if not found or not last:
-        raise UserError(
-            f"{README}: expected the lines {first.strip()} and {LAST.strip()}; what is written goes between"
-        )
-    return before + first + part + LAST + after
+def _with_part(text: str, first: str, part: str, file: Path) -> str:
+    return with_part(text, part, (first, LAST), file)
 
 
 def defined(terms: Sequence[tuple[str, str]]) -> str:

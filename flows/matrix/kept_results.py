@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.files import write_atomically
+from tasks.report.page.costs import kept_costs
 from tasks.report.page.training_curves import PROBE_CURVE
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "results" / "matrices"
+FOLDER = PROJECT / "results" / "matrices"
 
 Content = dict[str, Any]
 
@@ -45,8 +46,7 @@ def _run(cell: Mapping[str, Any], report: Mapping[str, Any]) -> Content:
     return {
         "variant": cell["variant"], "seed": cell["seed"], "report": cell["report"],
         "metrics": report["inputs"]["metrics"],
-        "cpu_seconds": {kind["stage"]: kind["cpu_seconds"] for kind in report["costs"]["kinds"]},
-        "machines": [f"{machine['cores']} cores ({machine['device']})" for machine in report["environments"]],
+        **kept_costs(report),
         "probe": dict(_probes(report["curves"])),
     }  # fmt: skip
 

@@ -9,9 +9,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from flows.documentation.markdown import with_part
+from flows.recipe.shipped import PROJECT
 from flows.study.claims import Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
-from storage.errors import UserError
 from storage.files import write_atomically
 from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure, lines
 from tasks.report.page.markdown import results_page
@@ -19,10 +20,9 @@ from tasks.report.page.matrix_markdown import matrix_part
 from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
 from tasks.report.page.study_summary import Answer, study_summary
 
-ROOT = Path(__file__).resolve().parents[2]
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
-README, RESULTS_PAGE, IMAGES = ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "images"
-RESULTS, MATRICES = ROOT / "results" / "study", ROOT / "results" / "matrices"
+README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
+RESULTS, MATRICES = PROJECT / "results" / "study", PROJECT / "results" / "matrices"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
@@ -39,7 +39,7 @@ def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | No
     summary = study_summary(study.question, answers(study, claims), claims, FIGURE if drawn else None)
     dropped = [(claim.statement, claim.reason) for claim in study.dropped]
     parts = [f"{summary}\n", study_part(study.title, study.description, claims, dropped)]
-    reports = list((ROOT / "results").glob("*.json"))
+    reports = list((PROJECT / "results").glob("*.json"))
     return results_page(reports, "\n".join([*parts, *([curves_part(drawn)] if drawn else []), *_matrices()]))
 
 
@@ -54,7 +54,8 @@ def _readme(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | Non
     several = drawn is not None and len(list(lines(drawn))) > 1  # one point shows nothing
     picture = f"![Quality by pre-training steps and by CPU time](docs/images/{FIGURE})\n" if several else ""
     brief = study_brief(study.title, study.description, claims)
-    return _replaced(README.read_text(), "\n" + "\n".join(filter(None, [picture, brief])) + "\n", README)
+    part = "\n" + "\n".join(filter(None, [picture, brief])) + "\n"
+    return with_part(README.read_text(), part, (FIRST, LAST), README)
 
 
 def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:
@@ -70,16 +71,7 @@ def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:
     return chosen
 
 
-def _replaced(text: str, part: str, file: Path) -> str:
-    """Return the text with the part between the two marks replaced."""
-    before, first, rest = text.partition(FIRST)
-    _, last, after = rest.partition(LAST)
-    if not first or not last:
-        raise UserError(f"{file}: the lines {FIRST.strip()} and {LAST.strip()} are missing; results go between them")
-    return before + FIRST + part + LAST + after
-
-
 if __name__ == "__main__":
     for path, text in documents().items():
         write_atomically(path, text)
-        print(path.relative_to(ROOT))
+        print(path.relative_to(PROJECT))

@@ -51,6 +51,31 @@ def environments(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     return sorted(machines, key=lambda machine: -int(machine["stages"]))
 
 
+def kept_costs(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a published report's costs: CPU seconds by kind of stage, and the machines."""
+    return {
+        "cpu_seconds": {kind["stage"]: kind["cpu_seconds"] for kind in report["costs"]["kinds"]},
+        "machines": machines(report["environments"]),
+    }
+
+
+def machines(environments: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the machines of a report in words."""
+    return [f"{machine['cores']} cores ({machine['device']})" for machine in environments]
+
+
+def machines_of_runs(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the different machines of runs with kept costs."""
+    return " and ".join(dict.fromkeys(name for run in runs for name in run["machines"]))
+
+
+def cpu_range(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the lowest and the highest CPU seconds of runs with kept costs; one number where both round to it."""
+    totals = [sum(run["cpu_seconds"].values()) for run in runs]
+    lowest, highest = f"{min(totals):,.0f}", f"{max(totals):,.0f}"
+    return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
 def _seconds(stages: Sequence[Stage]) -> float:
     return float(sum(stage["seconds"] for stage in stages))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.report.page.costs import machines
 from tasks.report.page.html import reported
 from tasks.report.page.statistics import headline_rows, mark, marks, verdict
 from tasks.runtime.formatting import duration, in_units
@@ -53,7 +54,7 @@ def _measured(content: Mapping[str, Any], baseline: str) -> dict[str, Any]:
 
 def _machine(content: Mapping[str, Any]) -> str:
     """Return the machines and the peak memory, if the report has them."""
-    devices = [f"{machine['cores']} cores ({machine['device']})" for machine in content.get("environments", [])]
+    devices = machines(content.get("environments", []))
     costs = content.get("costs")
     memory = f", peak memory {in_units(costs['peak_memory_mib'] * 2**20)}" if costs else ""
     return f" on {' and '.join(dict.fromkeys(devices))}{memory}" if devices else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from tasks.report.page.costs import cpu_range, machines_of_runs
 from tasks.report.page.matrix_page import compared, comparisons, interval, verdict
 from tasks.report.page.statistics import direction
 from tasks.report.page.templates import signed, template
@@ -24,8 +25,7 @@ def matrix_part(content: Content, remark: str = "") -> str:
     return template("matrix.md.j2", interval=interval).render(
         content, remark=remark, results=results, tests=tests, probes=_probes(content),
         counts={sign: sum(direction(row) == sign for row in rows) for sign in (1, 0, -1)},
-        cpu=_range(sum(run["cpu_seconds"].values()) for run in content["runs"]),
-        machines=" and ".join(dict.fromkeys(name for run in content["runs"] for name in run["machines"])),
+        cpu=cpu_range(content["runs"]), machines=machines_of_runs(content["runs"]),
     )  # fmt: skip
 
 
@@ -52,9 +52,3 @@ def _probes(content: Content) -> list[dict[str, Any]]:
             means = {step: sum(curve[step] for curve in curves) / len(curves) for step in curves[0]}
             rows.append({"variant": variant, "metric": metric, "means": means})
     return rows
-
-
-def _range(seconds: Iterable[float]) -> str:
-    values = sorted(seconds)
-    lowest, highest = f"{values[0]:,.0f}", f"{values[-1]:,.0f}"
-    return lowest if lowest == highest else f"{lowest} to {highest}"

@@ -4,10 +4,11 @@ import json
 import re
 from pathlib import Path
 
-from flows.study.write_docs import IMAGES, ROOT, documents
+from flows.recipe.shipped import PROJECT
+from flows.study.write_docs import IMAGES, documents
 from tasks.report.page.markdown import results_page
 
-EARLIER = ROOT / "results" / "earlier"
+EARLIER = PROJECT / "results" / "earlier"
 """Reports of earlier code, which no page shows."""
 
 
@@ -15,8 +16,8 @@ def test_a_document_is_what_the_results_say() -> None:
     built = documents()
 
     for path, text in built.items():
-        assert path.is_file(), f"{path.relative_to(ROOT)} is missing: run make results"
-        assert path.read_text() == text, f"{path.relative_to(ROOT)} is old: run make results"
+        assert path.is_file(), f"{path.relative_to(PROJECT)} is missing: run make results"
+        assert path.read_text() == text, f"{path.relative_to(PROJECT)} is old: run make results"
     assert {path for path in IMAGES.glob("study_*.svg") if path not in built} == set()
 
 
