@@ -39,6 +39,7 @@ from flows.recipe.schema import Recipe
 from models.pretraining import Initialisation
 from models.retrievers import towers
 from storage.artifact import Artifact
+from storage.conversions.beir_files import text_line
 from storage.datasets import beir
 from storage.files import write_atomically
 from storage.rows import num_rows, read_rows
@@ -104,8 +105,7 @@ def write_collections(folder: Path) -> None:
     """Write the documents that are trained on and those that are held out as two collections below a folder."""
     parts: dict[str, list[str]] = {"train": [], "held_out": []}
     for number, row in enumerate(beir.texts(sources.locate("scifact", "beir"), "corpus")):
-        line = {"_id": row["doc_id"], "title": row["title"], "text": row["text"]}
-        parts["train" if number % HELD_OUT else "held_out"].append(json.dumps(line) + "\n")
+        parts["train" if number % HELD_OUT else "held_out"].append(json.dumps(text_line(row)) + "\n")
     for name, lines in parts.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_atomically(folder / name / "corpus.jsonl", "".join(lines))

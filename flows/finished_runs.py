@@ -91,6 +91,12 @@ class FinishedRun:
             references = self.report.inputs.get(parameter)
             yield from [references] if isinstance(references, str) else references or []
 
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """The references of the trained checkpoints, by round or `pre-training`."""
+        references: Any = self.report.inputs["checkpoints"]
+        return dict(zip(self.report.settings["trained"], references, strict=True))
+
     @cached_property
     def lineage(self) -> dict[str, list[str]]:
         """The report and all that it was built from: every reference with those of its inputs."""

@@ -82,14 +82,17 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
 
     Raises UserError where the recipe has no stage or round of this name.
     """
-    waiting = named_jobs(plan.jobs, goal)
-    needed: set[str] = set()
+    return with_inputs(plan.jobs, named_jobs(plan.jobs, goal))
+
+
+def with_inputs(jobs: Mapping[str, Job], references: Sequence[str]) -> dict[str, Job]:
+    """Return the jobs of these references and all that they depend on, in the plan's order."""
+    waiting, needed = list(references), set[str]()
     while waiting:
-        name = waiting.pop()
-        if name not in needed:
+        if (name := waiting.pop()) not in needed:
             needed.add(name)
-            waiting += plan.jobs[name].needs()
-    return {name: job for name, job in plan.jobs.items() if name in needed}
+            waiting += jobs[name].needs()
+    return {name: job for name, job in jobs.items() if name in needed}
 
 
 def named_jobs(jobs: Mapping[str, Job], goal: str) -> list[str]:

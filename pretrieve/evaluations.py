@@ -13,6 +13,7 @@ from pretrieve.retrievers import LoadedRetriever
 from pretrieve.runs import COLUMNS, Checkpoint
 from pretrieve.settings import Store, as_changes, printer, store_folder
 from storage.store.store import Store as OpenStore
+from tasks.report.page.statistics import with_intervals
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,13 +33,9 @@ class Evaluation:
         """The metrics: run, split (as COLLECTION/SPLIT), metric, value, and its interval from low to high."""
         import pandas as pd
 
-        spans = {(row["dataset"], row["run"], row["metric"]): row for row in self.content["intervals"]}
-        rows = [
-            {**row, "split": f"{row['dataset']}/{row['split']}"}
-            | {bound: spans[row["dataset"], row["run"], row["metric"]][bound] for bound in ("low", "high")}
-            for row in self.content["rows"]
-        ]
-        return pd.DataFrame(rows, columns=list(COLUMNS))
+        rows = with_intervals(self.content["rows"], self.content["intervals"])
+        named = [{**row, "split": f"{row['dataset']}/{row['split']}"} for row in rows]
+        return pd.DataFrame(named, columns=list(COLUMNS))
 
     @property
     def comparisons(self) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from pretrieve.settings import Store, as_changes, printer, store_folder
 from storage.artifact import Artifact
 from storage.errors import UserError, suggestion
 from storage.store.store import Store as OpenStore
+from tasks.report.page.statistics import with_intervals
 from tasks.report.report import measured
 
 if TYPE_CHECKING:
@@ -74,33 +75,24 @@ class FinishedRun(Mapping[str, Checkpoint]):
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
     def __getitem__(self, name: str) -> Checkpoint:
-        names = self._references()
+        names = self._run.checkpoints
         if name not in names:
             raise UserError(f"{name}: {self.name} has trained no checkpoint of this name; {suggestion(name, names)}")
-        found = artifact(names[name], self._run.store)
-        return Checkpoint(name, found.key, found.path, self._run.store.root)
+        checkpoint = artifact(names[name], self._run.store)
+        return Checkpoint(name, checkpoint.key, checkpoint.path, self._run.store.root)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._references())
+        return iter(self._run.checkpoints)
 
     def __len__(self) -> int:
-        return len(self._references())
-
-    def _references(self) -> dict[str, str]:
-        manifest = self._run.report
-        references: Any = manifest.inputs["checkpoints"]
-        return dict(zip(manifest.settings["trained"], references, strict=True))
+        return len(self._run.checkpoints)
 
 
 def metric_rows(folder: Path) -> list[dict[str, Any]]:
     """Return the means of a measurement's folder with their intervals, a row for each run and metric."""
     measurement = measured(Artifact("evaluate", folder.name, folder))
-    spans = {(row["run"], row["metric"]): row for row in measurement.intervals}
-    return [
-        {"run": row["run"], "metric": row["metric"], "value": row["value"]}
-        | {bound: spans.get((row["run"], row["metric"]), {}).get(bound) for bound in ("low", "high")}
-        for row in measurement.rows
-    ]
+    rows = with_intervals(measurement.rows, measurement.intervals)
+    return [{name: row[name] for name in COLUMNS if name != "split"} for row in rows]
 
 
 def reproduce(

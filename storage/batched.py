@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
 
 T = TypeVar("T")
 
@@ -22,3 +24,9 @@ def portions(
         group.append(item)
     if group:
         yield group
+
+
+def arrow_blocks(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, number: int) -> Iterator[pa.Table]:
+    """Yield rows as Arrow tables of at most `number` rows."""
+    for block in portions(rows, size=lambda _: 1, limit=number):
+        yield pa.Table.from_pylist(block, schema=schema)

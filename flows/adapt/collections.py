@@ -16,7 +16,14 @@ from pathlib import Path
 
 from flows.adapt.judgements import Judgements
 from flows.adapt.survey import text_hash
-from storage.conversions.beir_files import per_mille, relevant, write_json_lines, write_qrels
+from storage.conversions.beir_files import (
+    per_mille,
+    query_line,
+    relevant,
+    text_line,
+    write_json_lines,
+    write_qrels,
+)
 from storage.errors import UserError
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze
@@ -71,12 +78,12 @@ def write_collections(
     original, training = out / ORIGINAL, out / TRAINING
     write_originals(original, documents)
     if judgements is not None:
-        write_json_lines(original / "queries.jsonl.gz", map(_query, judgements.queries))
+        write_json_lines(original / "queries.jsonl.gz", map(query_line, judgements.queries))
         write_qrels(original / "qrels" / f"{JUDGED}.tsv", judgements.qrels)
-    write_json_lines(training / "corpus.jsonl.gz", (_as_beir(one.row) for one in pseudo))
-    known = zip(documents, groups, strict=True)
-    write_json_lines(training / "documents.jsonl.gz", (_as_beir(row) for row, group in known if group not in held_out))
-    write_json_lines(training / "queries.jsonl.gz", map(_query, queries))
+    write_json_lines(training / "corpus.jsonl.gz", (text_line(document.row) for document in pseudo))
+    trained = (row for row, group in zip(documents, groups, strict=True) if group not in held_out)
+    write_json_lines(training / "documents.jsonl.gz", map(text_line, trained))
+    write_json_lines(training / "queries.jsonl.gz", map(query_line, queries))
     for name, rows in splits.items():
         write_qrels(training / "qrels" / f"{name}.tsv", rows)
     return counts
@@ -84,7 +91,7 @@ def write_collections(
 
 def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
     """Write the documents as they are."""
-    write_json_lines(folder / "corpus.jsonl.gz", map(_as_beir, documents))
+    write_json_lines(folder / "corpus.jsonl.gz", map(text_line, documents))
 
 
 def _held_out_per_mille(documents: int) -> int:
@@ -101,19 +108,19 @@ def _topics(groups: Sequence[str], pseudo: Sequence[Pseudo]) -> tuple[list[Query
     """
     members: dict[str, list[str]] = defaultdict(list)
     first: dict[str, Pseudo] = {}
-    for group, one in zip(groups, pseudo, strict=True):
-        members[group].append(one.row["doc_id"])
-        first.setdefault(group, one)
-    of_text: dict[str, set[str]] = defaultdict(set)
-    for group, one in first.items():
-        for query in one.queries:
-            of_text[query.lower()].add(group)
+    for group, document in zip(groups, pseudo, strict=True):
+        members[group].append(document.row["doc_id"])
+        first.setdefault(group, document)
+    groups_of_text: dict[str, set[str]] = defaultdict(set)
+    for group, document in first.items():
+        for query in document.queries:
+            groups_of_text[query.lower()].add(group)
     queries: list[QueryRow] = []
     judged: Judged = {}
-    for group, one in first.items():
-        texts = [text for text in dict.fromkeys(one.queries) if len(of_text[text.lower()]) == 1]
+    for group, document in first.items():
+        texts = [text for text in dict.fromkeys(document.queries) if len(groups_of_text[text.lower()]) == 1]
         for number, text in enumerate(texts):
-            query_id = f"{one.row['doc_id']}?{number}"
+            query_id = f"{document.row['doc_id']}?{number}"
             queries.append({"query_id": query_id, "text": text})
             judged[query_id] = (group, [relevant(query_id, doc_id) for doc_id in members[group]])
     return queries, judged
@@ -121,11 +128,3 @@ def _topics(groups: Sequence[str], pseudo: Sequence[Pseudo]) -> tuple[list[Query
 
 def _of(qrels: Judged, held_out: set[str], *, inside: bool) -> list[QrelRow]:
     return [row for group, rows in qrels.values() if (group in held_out) == inside for row in rows]
-
-
-def _as_beir(row: TextRow) -> dict[str, object]:
-    return {"_id": row["doc_id"], "title": row["title"], "text": row["text"]}
-
-
-def _query(row: QueryRow) -> dict[str, object]:
-    return {"_id": row["query_id"], "text": row["text"]}

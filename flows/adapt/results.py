@@ -22,6 +22,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
 from tasks.report.page.adaptation_page import page as report_page
+from tasks.report.page.statistics import with_intervals
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
@@ -107,12 +108,7 @@ def write_report(
     """Write report.html and report.json, and copies of the reports of training and evaluation; return the first."""
     for name, report in pages.items():
         write_atomically(out / f"{name}.html", report.read_bytes())
-    spans = {(row["dataset"], row["run"], row["metric"]): row for row in content["intervals"]}
-    rows = [
-        row | {bound: spans[row["dataset"], row["run"], METRIC][bound] for bound in ("low", "high")}
-        for row in content["rows"]
-        if row["metric"] == METRIC
-    ]
+    rows = with_intervals((row for row in content["rows"] if row["metric"] == METRIC), content["intervals"])
     value = dict(facts) | {
         "verdict": decision.verdict, "winner": decision.winner, "gained": decision.gained, "start_name": START,
         "rejected": decision.rejected, "rows": rows,

@@ -191,10 +191,8 @@ def run_of(request: Request, store: Store) -> FinishedRun:
 
 def checkpoints_of(request: Request, store: Store) -> dict[str, str]:
     """Return the keys of the checkpoints that a request's run has trained, by the names of their rounds."""
-    manifest = run_of(request, store).report
-    references: Any = manifest.inputs["checkpoints"]
-    named = zip(manifest.settings["trained"], references, strict=True)
-    return {name: reference.partition("/")[2] for name, reference in named}
+    references = run_of(request, store).checkpoints
+    return {name: reference.partition("/")[2] for name, reference in references.items()}
 
 
 def _decision(content: dict[str, Any], size: recipes.Size) -> Decision:

@@ -103,10 +103,8 @@ def _queries_of(ranking: Artifact[Run], store: Store) -> Artifact[Queries]:
 
 def _trainings(run: FinishedRun) -> Iterator[tuple[str, Training]]:
     """Yield the fine-tuning rounds whose negatives are still in the store; rounds with the same data are one."""
-    references: Any = run.report.inputs["checkpoints"]
-    trained: Any = run.report.settings["trained"]
     rounds: dict[tuple[str, ...], list[str]] = {}
-    for name, reference in zip(trained, references, strict=True):
+    for name, reference in run.checkpoints.items():
         manifest = lookup(reference, run.store)
         if manifest is not None and manifest.inputs.get("negatives"):
             rounds.setdefault(tuple(str(manifest.inputs[part]) for part in DATA), []).append(name)

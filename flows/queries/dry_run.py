@@ -9,6 +9,7 @@ from typing import Any
 
 from flows.chain.given_models import check_models
 from flows.chain.pseudo_queries import Generator
+from flows.plan import with_inputs
 from flows.queries.chain import generators_of
 from flows.queries.versions import Version, versions_of
 from flows.recipe.load import load_recipe
@@ -20,7 +21,6 @@ from storage.external.database import Database
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Passages
-from tasks.job import Job
 from tasks.pseudo_queries.generate_queries import fill_ledger, generate_queries
 from tasks.pseudo_queries.pending_queries import compare_passages, count_pending, measured_rate, recorded_rate
 from tasks.runtime.formatting import duration
@@ -43,7 +43,7 @@ def show_dry_run(
     with noted(store, "queries build --dry-run", title, plan.done) as note:
         current = Session(store, recipe.execution, print_line=Terminal(stderr=True).print, note=note)
         with session(current):
-            for reference, job in _needed(plan.jobs, passages.reference).items():
+            for reference, job in with_inputs(plan.jobs, [passages.reference]).items():
                 current.done[reference] = run_job(job, current)
             result = _survey(title, recipe, corpus_generators.generators, passages, store)
         note.finish()
@@ -52,17 +52,6 @@ def show_dry_run(
         return
     for line in _in_words(result):
         say(line)
-
-
-def _needed(jobs: dict[str, Job], goal: str) -> dict[str, Job]:
-    """Return a job and all that it depends on, in the plan's order."""
-    needed: set[str] = set()
-    waiting = [goal]
-    while waiting:
-        if (name := waiting.pop()) not in needed:
-            needed.add(name)
-            waiting += jobs[name].needs()
-    return {name: job for name, job in jobs.items() if name in needed}
 
 
 def _survey(

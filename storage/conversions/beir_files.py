@@ -10,7 +10,7 @@ from pathlib import Path
 
 from storage.datasets import beir
 from storage.files import write_atomically, writing
-from storage.formats.records import QrelRow
+from storage.formats.records import QrelRow, QueryRow, TextRow
 
 
 def write_json_lines(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -28,6 +28,16 @@ def write_qrels(file: Path, rows: Iterable[QrelRow]) -> None:
     """Write judgements below BEIR's header."""
     lines = (f"{row['query_id']}\t{row['doc_id']}\t{row['grade']}\n" for row in rows)
     write_atomically(file, "\t".join(beir.HEADER) + "\n" + "".join(lines))
+
+
+def text_line(row: TextRow) -> dict[str, str]:
+    """Return a document or passage as a line of corpus.jsonl."""
+    return {"_id": row["doc_id"], "title": row["title"], "text": row["text"]}
+
+
+def query_line(row: QueryRow) -> dict[str, str]:
+    """Return a query as a line of queries.jsonl."""
+    return {"_id": row["query_id"], "text": row["text"]}
 
 
 def relevant(query_id: str, doc_id: str) -> QrelRow:

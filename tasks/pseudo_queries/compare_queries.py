@@ -13,10 +13,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from storage.artifact import Artifact
-from storage.batched import portions
+from storage.batched import arrow_blocks
 from storage.external.database import Database
 from storage.files import write_atomically
 from storage.rows import num_rows, rows_at
@@ -66,7 +64,7 @@ def compare_queries(out: Path, before: Artifact[PseudoQueries], after: Artifact[
     with Database(out / SCRATCH / "database") as database:
         figures = {version: Figures(database, f"distinct_{version}") for version in corpora}
         passages = (row for version in corpora for row in _read(version, corpora[version], figures[version]))
-        join_versions(database, before, after, _blocks(passages))
+        join_versions(database, before, after, arrow_blocks(passages, PASSAGES, PASSAGES_PER_BLOCK))
         generators = query_counts(database)
         comparison = {
             **{version: _main_figures(corpora[version], figures[version]) for version in corpora},
@@ -94,11 +92,6 @@ def _read(version: str, corpus: Artifact[PseudoQueries], figures: Figures) -> It
             "hash": hash_of_text(passage_id),
         }  # fmt: skip
         first_row += len(queries)
-
-
-def _blocks(passages: Iterator[Row]) -> Iterator[pa.Table]:
-    for block in portions(passages, size=lambda row: 1, limit=PASSAGES_PER_BLOCK):
-        yield pa.Table.from_pylist(block, schema=PASSAGES)
 
 
 def _main_figures(corpus: Artifact[PseudoQueries], figures: Figures) -> Row:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
-from storage.batched import portions
+from storage.batched import arrow_blocks
 from storage.external.database import Database
 from storage.rows import num_rows, parts, read_blocks, write_blocks
 from storage.settings import Settings
@@ -69,7 +69,7 @@ class Duplicates(Settings):
 def drop_duplicates(out: Path, pseudo_queries: Artifact[PseudoQueries], *, settings: Duplicates) -> None:
     """Write the pseudo-queries with new values of `kept` and `reason` where one repeats an earlier kept one."""
     with Database(out / SCRATCH / "database") as database:
-        database.create("kept", KEPT, _blocks(_kept(pseudo_queries)))
+        database.create("kept", KEPT, arrow_blocks(_kept(pseudo_queries), KEPT, ROWS_PER_BLOCK))
         database.create("dropped", DROPPED)
         if settings.exact:
             database.execute(EXACT.format(columns="text" if settings.exact == "corpus" else "passage, text"))
@@ -98,25 +98,17 @@ def _kept(queries: Artifact[PseudoQueries]) -> Iterator[dict[str, Any]]:
                 yield {"row": row, "passage": number, "text": " ".join(words), "words": sorted(set(words))}
 
 
-def _blocks(rows: Iterator[dict[str, Any]]) -> Iterator[pa.Table]:
-    for block in portions(rows, size=lambda row: 1, limit=ROWS_PER_BLOCK):
-        yield pa.Table.from_pylist(block, schema=KEPT)
-
-
 def _drop_in_corpus(database: Database, similarity: float, total: int) -> None:
     database.execute(SETS)
     duplicates = ({"id": number} for number in later_duplicates(similar_pairs(database, similarity), total))
-    blocks = portions(duplicates, size=lambda row: 1, limit=ROWS_PER_BLOCK)
-    database.create("near_sets", IDS)
-    for block in blocks:
-        database.insert("near_sets", pa.Table.from_pylist(block, schema=IDS))
+    database.create("near_sets", IDS, arrow_blocks(duplicates, IDS, ROWS_PER_BLOCK))
     database.execute(NEAR)
 
 
 def _drop_in_passages(database: Database, similarity: float) -> None:
     rows = database.rows("SELECT row, passage, words FROM remaining ORDER BY row")
-    for block in portions(_near_in_passages(rows, similarity), size=lambda row: 1, limit=ROWS_PER_BLOCK):
-        database.insert("dropped", pa.Table.from_pylist(block, schema=DROPPED))
+    for block in arrow_blocks(_near_in_passages(rows, similarity), DROPPED, ROWS_PER_BLOCK):
+        database.insert("dropped", block)
 
 
 def _near_in_passages(rows: Iterator[dict[str, Any]], similarity: float) -> Iterator[dict[str, Any]]:

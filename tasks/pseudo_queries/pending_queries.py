@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.artifact import Artifact, Manifest, Source
-from storage.batched import portions
+from storage.batched import arrow_blocks
 from storage.external.database import Database
 from storage.generation_cache.cache import GenerationCache
 from storage.generation_cache.invalidations import Invalidations
@@ -63,8 +63,7 @@ def compare_passages(
     """Return how many passages are the same, moved, changed, new and removed; the table `passages` has both."""
     versions = {"before": before, "after": after}
     rows = (row for name, passages in versions.items() if passages for row in _hashed(name, passages))
-    blocks = portions(rows, size=lambda row: 1, limit=PASSAGES_PER_BLOCK)
-    join_passages(database, (pa.Table.from_pylist(block, schema=PASSAGES) for block in blocks))
+    join_passages(database, arrow_blocks(rows, PASSAGES, PASSAGES_PER_BLOCK))
     return passage_counts(database)
 
 

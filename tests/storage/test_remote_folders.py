@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from flows.queries.export_command import export_version
 from flows.queries.partitions import partitions
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.remote_folders import mirror, upload
+from storage.remote_folders import mirror, must_be_free_at, upload
 from storage.store import sources
 from tests.flows.queries.test_export import Corpus, corpus
 
@@ -132,3 +133,23 @@ def test_what_cannot_be_read_is_said(url: str, words: str, tmp_path: Path, monke
 
     with pytest.raises(UserError, match=words):
         sources.dataset("beir", url, "corpus")
+
+
+@pytest.mark.usefixtures("bucket")
+def test_an_export_makes_no_bucket(tmp_path: Path) -> None:
+    (tmp_path / "provenance.json").write_text("{}")
+
+    with pytest.raises(UserError, match="s3://typed-wrongly/x: .* check the name"):
+        upload(tmp_path, "s3://typed-wrongly/x", "provenance.json")
+
+    assert not fsspec.filesystem("s3").exists("typed-wrongly")
+
+
+def test_a_server_that_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(url: str) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", unknown)  # as for ftp://, which connects at once
+
+    with pytest.raises(UserError, match="'ftp://nowhere/x': cannot be opened .*Name or service not known"):
+        must_be_free_at("ftp://nowhere/x", "provenance.json", shared=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,19 @@ def intervals(by_query: pa.Table) -> list[dict[str, Any]]:
         rows.append({"run": row["run"], "metric": row["metric"],
                       "low": max(0.0, mean - half), "high": min(1.0, mean + half)})  # fmt: skip
     return rows
+
+
+def with_intervals(rows: Iterable[Row], spans: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the means `rows` with `low` and `high` of their intervals, or with None where there is no interval.
+
+    They belong together by run and metric, and by dataset where the intervals are of several.
+    """
+    names = [name for name in ("dataset", "run", "metric") if all(name in span for span in spans)]
+    by_name = {tuple(span[name] for name in names): span for span in spans}
+    return [
+        {**row, **{bound: by_name.get(tuple(row[name] for name in names), {}).get(bound) for bound in ("low", "high")}}
+        for row in rows
+    ]
 
 
 def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[dict[str, Any]]:

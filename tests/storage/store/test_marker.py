@@ -146,3 +146,17 @@ def test_folders_of_others_in_a_store_are_named_and_left_alone(
     assert (store.root / "foo/bar/x").exists()
     assert (store.root / "split_corpus/mine/x").exists()
     assert (store.root / "reports/notes/x.txt").exists()
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/store", "gs://bucket/store", "file:///tmp/store"])
+def test_an_object_store_is_no_store(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    for name in ("queries build", "queries list", "up", "gc"):
+        ended = command(capsys, *(word.format(url) for word in COMMANDS[name]))
+        assert ended.code == 2
+        assert "expected a folder of a POSIX file system" in ended.err
+
+    assert list(tmp_path.iterdir()) == []

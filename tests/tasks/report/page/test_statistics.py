@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from storage.artifact import Artifact
-from tasks.report.page.statistics import clearest_wins, direction, intervals, top, verdict, wins
+from tasks.report.page.statistics import clearest_wins, direction, intervals, top, verdict, wins, with_intervals
 from tests.tasks.report.measurements import by_query, comparison
 
 
@@ -27,6 +27,17 @@ def test_the_interval_is_students(metrics: Artifact[Any]) -> None:
     assert results["bm25"]["low"] == pytest.approx(low)
     assert results["bm25"]["high"] == pytest.approx(high)
     assert (results["dense"]["low"], results["dense"]["high"]) == (1.0, 1.0)
+
+
+def test_means_have_the_interval_of_their_run_and_metric() -> None:
+    rows = [{"run": run, "metric": "MRR@10", "value": 0.5} for run in ("a", "b")]
+    spans = [{"run": "a", "metric": metric, "low": low, "high": 0.9} for metric, low in (("MRR@10", 0.1), ("MAP", 0.2))]
+
+    results = with_intervals(rows, spans)
+
+    assert results == [rows[0] | {"low": 0.1, "high": 0.9}, rows[1] | {"low": None, "high": None}]
+    datasets = [row | {"dataset": name} for name in ("x", "y") for row in rows[:1]]
+    assert [row["low"] for row in with_intervals(datasets, [spans[0] | {"dataset": "y"}])] == [None, 0.1]
 
 
 def test_wins_are_counted_by_query_not_by_row() -> None:
