@@ -14,7 +14,8 @@ from typing import Any
 
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines
+from storage.formats.ids import checked_id
+from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import TextRow
 from storage.imports.html_texts import read_page
 from storage.rows import read_foreign_parquet
@@ -64,12 +65,20 @@ def read_documents(path: Path) -> Iterator[TextRow]:
 def _of_files(folder: Path) -> Iterator[TextRow]:
     """Yield a document for each file; its id is the path below the folder, without blanks."""
     for file in _text_files(folder):
-        doc_id = "%20".join(file.relative_to(folder).as_posix().split())
+        doc_id = checked_id("%20".join(_name(file.relative_to(folder)).split()), str(folder))
         if file.suffix.lower() in PAGES:
             title, text = read_page(file)
         else:
             title, text = _heading("\n".join(text for _, text in read_lines(file)), file.suffix.lower())
         yield {"doc_id": doc_id, "title": title, "text": text}
+
+
+def _name(path: Path) -> str:
+    """Return a path as text. Raises UserError for a name whose bytes are not UTF-8, as of archives in old encodings."""
+    try:
+        return bytes(path).decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{bytes(path)!r}: expected a file name in UTF-8; rename the file") from None
 
 
 def _heading(text: str, suffix: str) -> tuple[str, str]:
@@ -95,14 +104,22 @@ def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
     seen: dict[str, str] = {}
     for number, (where, row) in enumerate(_rows(file, form), 1):
         columns = _columns(row, where)
-        text, title, doc_id = (row.get(columns[role] or "") for role in ("text", "title", "id"))
-        if text is not None and not isinstance(text, str):
-            raise UserError(f"{where}: {columns['text']} must be text, found {type(text).__name__}")
-        name = "_".join(str(number if doc_id in (None, "") else doc_id).split())
+        text, title, doc_id = (_value(row, columns[role], where) for role in ("text", "title", "id"))
+        name = checked_id("_".join(doc_id.split()) or str(number), where)
         if name in seen:
             raise UserError(f"{where}: the id {name} is that of {seen[name]}; give each document its own")
         seen[name] = where.rpartition(" ")[2]
-        yield {"doc_id": name, "title": str(title or ""), "text": text or ""}
+        yield {"doc_id": name, "title": title, "text": text}
+
+
+def _value(row: Mapping[str, Any], column: str | None, where: str) -> str:
+    """Return the text of a column, "" without one; numbers are ids and titles, too, but no documents."""
+    value = None if column is None else row.get(column)
+    if value is None:
+        return ""
+    if isinstance(value, int | float) and column is not None and column.lower() not in TEXTS:
+        value = str(value)
+    return text_field({str(column): value}, str(column), where)
 
 
 def _rows(file: Path, form: str) -> Iterator[Row]:
@@ -114,7 +131,8 @@ def _rows(file: Path, form: str) -> Iterator[Row]:
         except (OSError, ValueError) as error:
             raise UserError(f"{file}: not a Parquet file ({str(error).splitlines()[0]})") from None
         wanted = [name for name in names if name.lower() in (*TEXTS, *TITLES, *IDS)]
-        yield from read_foreign_parquet(file, wanted or names)
+        has_texts = any(name.lower() in TEXTS for name in wanted)  # without one the error lists all columns
+        yield from read_foreign_parquet(file, wanted if has_texts else names)
     elif form.endswith("JSON lines"):
         yield from read_json_lines(file)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -98,7 +99,12 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
         ("texts.csv", "id,text\n1,x\n2,a, b\n", "row 3: expected 2 columns as in the header, found 3"),
         ("texts.csv", "id,text\n1,x\n2\n", "row 3: expected a column of texts"),
         ("texts.jsonl", '{"text": "a"}\n{"words": "b"}\n', r"texts\.jsonl line 2: expected a column of texts"),
-        ("texts.jsonl", '{"id": 1, "text": 5}\n', "text must be text, found int"),
+        ("texts.jsonl", '{"id": 1, "text": 5}\n', "the field 'text' must be text, found 5"),
+        ("texts.jsonl", '{"id": 1, "text": "half \\ud83d"}\n', "line 1: the field 'text' has half a surrogate pair"),
+        ("texts.jsonl", '{"id": "\\ud83d", "text": "a"}\n', "line 1: the field 'id' has half a surrogate pair"),
+        ("texts.jsonl", '{"title": ["a"], "text": "a"}\n', "the field 'title' must be text"),
+        ("texts.jsonl", '{"_id": {"$oid": 5}, "text": "a"}\n', "the field '_id' must be text"),
+        ("texts.jsonl", '{"id": "a\\u0000b", "text": "a"}\n', "an id without control characters"),
         ("texts.jsonl", '{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "the id 1 is that of 1"),
         ("texts.parquet", "no table", "not a Parquet file"),
         ("texts.docx", "x", "or a file that ends in jsonl"),
@@ -109,6 +115,27 @@ def test_what_cannot_be_read_is_named(name: str, content: str, message: str, tmp
 
     with pytest.raises(UserError, match=message):
         as_rows(tmp_path / name)
+
+
+def test_all_columns_of_a_parquet_file_without_texts_are_named(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "words": ["x"]}), tmp_path / "texts.parquet")
+
+    with pytest.raises(UserError, match="found id, words; rename"):
+        as_rows(tmp_path / "texts.parquet")
+
+
+def test_numbers_are_ids_and_titles_and_0_is_one(tmp_path: Path) -> None:
+    rows = [{"id": 0, "title": 1984, "text": "a"}, {"id": 1, "title": None, "text": "b"}, {"id": None, "text": "c"}]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert as_rows(tmp_path / "texts.jsonl") == [("0", "1984", "a"), ("1", "", "b"), ("3", "", "c")]
+
+
+def test_a_file_name_that_is_not_utf8_is_named(tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.txt")).write_text("a")
+
+    with pytest.raises(UserError, match="expected a file name in UTF-8"):
+        as_rows(tmp_path)
 
 
 def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
