@@ -95,15 +95,15 @@ def measured(request: Request, collection: Path, store: Store) -> dict[str, Any]
     report = json.loads((request.out / "report.json").read_text())
     size = next(size for size in SIZES if size.name == report["size"])
     checkpoints = checkpoints_of(request, store)
-    start, of = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
-    settings = suite(start, [of], request.name)
+    start, judged = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
+    settings = suite(start, [judged], request.name)
     systems: dict[str, System] = {START: _retriever(request.start, store)}
     systems |= {name: _retriever(checkpoints[name], store) for name in size.candidates}
     best = done.decision.winner if done.decision.gained else size.candidates[0]
     fused = _retriever(checkpoints[best], store)
     systems |= {"bm25": Bm25System(settings.bm25), HYBRID: Hybrid(Bm25System(settings.bm25), fused)}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
-        metrics = evaluate_collection(settings, of, systems)
+        metrics = evaluate_collection(settings, judged, systems)
     return {
         "collection": collection.name.rpartition("-")[0], "documents": report["survey"]["documents"],
         "start": request.start, "seed": request.seed, "size": size.name, "train": report["counts"]["train"],

@@ -46,7 +46,7 @@ Lists = list[dict[str, float]]
 
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
-    """2,000 queries among 89,000 passages. pyserini, which takes eight seconds to import, is left out of `small`."""
+    """Yield the mining of 2,000 queries in 89,000 passages; `small` leaves out pyserini, whose import takes 8 s."""
     num_passages, num_queries = (2_000, 40) if small else (89_000, 2_000)
     temporary = tempfile.TemporaryDirectory(prefix="bm25_mining")  # lives as long as the contenders, which hold it
     corpus, queries = drawn(num_passages, num_queries)

@@ -150,7 +150,7 @@ def _by_query(metrics: Any, order: list[str]) -> Any:
 
 
 def _written(folder: Path, queries: int, depth: int, corpus: int) -> dict[str, Artifact[Any]]:
-    """Random qrels and runs: of 20 documents that are judged for a query its run has ten, mostly at its top."""
+    """Write random qrels and runs: of 20 documents that are judged for a query its run has ten, mostly at its top."""
     draw = np.random.default_rng(7)
     doc_ids = np.array([str(number) for number in draw.permutation(10 * corpus)[:corpus]])
     query_ids = [str(1_000_000 + 7 * number) for number in range(queries)]

@@ -58,7 +58,7 @@ class Collator:
         return [int(position in hidden) for position in range(len(ids))]
 
     def padded(self, rows: Sequence[Sequence[int]], filling: int) -> Tensor:
-        """[B, L] of the maximum's width."""
+        """Return rows [B, L] of the maximum width."""
         return torch.tensor([[*row, *[filling] * (self.max_tokens - len(row))] for row in rows])
 
     def masked(self, ids_BL: Tensor, hidden_BL: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,10 +91,10 @@ class Collator:
         ids, labels, mask = self.masked_text(rows, rates[0])
         original_BL = self.padded(rows, self.tokenizer.pad)
         special_BL = torch.isin(original_BL, torch.tensor([self.tokenizer.cls, self.tokenizer.sep, self.tokenizer.pad]))
-        asked_BL = torch.where(special_BL, IGNORED, original_BL)
+        predicted_BL = torch.where(special_BL, IGNORED, original_BL)
         return {
-            "text": ids, "text_labels": labels, "text_mask": mask, "original": original_BL, "decoder_labels": asked_BL,
-            "visible": self.visible(rows, rates[1]),
+            "text": ids, "text_labels": labels, "text_mask": mask, "original": original_BL,
+            "decoder_labels": predicted_BL, "visible": self.visible(rows, rates[1]),
         }  # fmt: skip
 
     def visible(self, rows: Sequence[Sequence[int]], rate: float) -> Tensor:
@@ -150,15 +150,15 @@ class CotMae(PlainPretraining):
 
 
 class RetroMae(PlainPretraining):
-    """One layer that asks with vector and position and sees a part of the text drawn for each position."""
+    """One layer whose query is vector and position, and which sees a part of the text that is sampled by position."""
 
     def queries(self, vectors_B1H: Tensor, length: int) -> Tensor:
-        """[B, L, H]"""
+        """Return the queries of the decoder [B, L, H]."""
         places_LH: Tensor = self.lm.bert.embeddings.position_embeddings.weight[:length]
         return vectors_B1H + places_LH
 
     def losses(self, inputs: Inputs) -> dict[str, Tensor]:
-        """The masked language model, and every token from the decoder."""
+        """Return the losses of the masked language model, and of the decoder for every token."""
         hidden_BLH = self.encoded(inputs)
         return {
             "mlm": self.masked_lm(hidden_BLH, inputs["text_labels"])[1],
@@ -188,25 +188,25 @@ class DupMae(RetroMae):
     """The released objective: queries are embedded, and the largest logits of ordinary tokens predict the words."""
 
     def queries(self, vectors_B1H: Tensor, length: int) -> Tensor:
-        """[B, L, H]"""
+        """Return the queries of the decoder [B, L, H]."""
         embedded_BLH: Tensor = self.lm.bert.embeddings(inputs_embeds=vectors_B1H.expand(-1, length, -1))
         return embedded_BLH
 
     def losses(self, inputs: Inputs) -> dict[str, Tensor]:
-        """RetroMAE's, and the bag of words at a tenth."""
+        """Return RetroMAE's losses, and that of the bag of words with a weight of 0.1."""
         hidden_BLH = self.encoded(inputs)
         logits_BLV, mlm = self.masked_lm(hidden_BLH, inputs["text_labels"])
         padding_BL1 = inputs["text_mask"][:, 1:, None] == 0
         maxima_BV = logits_BLV[:, 1:].masked_fill(padding_BL1, float("-inf")).max(1).values
-        asked_BL = inputs["decoder_labels"] != IGNORED
-        counts_BV = torch.zeros_like(maxima_BV).scatter_add(1, inputs["original"], asked_BL.to(maxima_BV.dtype))
-        weights_BV = (counts_BV > 0) / asked_BL.sum(1, keepdim=True)
+        predicted_BL = inputs["decoder_labels"] != IGNORED
+        counts_BV = torch.zeros_like(maxima_BV).scatter_add(1, inputs["original"], predicted_BL.to(maxima_BV.dtype))
+        weights_BV = (counts_BV > 0) / predicted_BL.sum(1, keepdim=True)
         bow = -(weights_BV * log_softmax(maxima_BV.float(), dim=1)).sum(1).mean()
         return {"mlm": mlm, "decoder": self.decoder_loss(hidden_BLH, inputs), "bow": 0.1 * bow}
 
 
 def padded(batch: Any, width: int, visible: Callable[[Any], Tensor] | None = None) -> Inputs:
-    """A batch of ours as a collator would have made it; `visible` says what a decoder's positions see, [B, Q, L]."""
+    """Return a batch as a collator builds it; `visible` says what a decoder's positions see, [B, Q, L]."""
 
     def wide(rows_BL: Tensor, filling: int) -> Tensor:
         return pad(rows_BL, (0, width - rows_BL.shape[1]), value=filling)
@@ -223,7 +223,7 @@ def padded(batch: Any, width: int, visible: Callable[[Any], Tensor] | None = Non
     seen_BQL = visible(batch)
     short = width - seen_BQL.shape[2]
     visible_BLL = pad(seen_BQL.long(), (0, short, 1, short))
-    visible_BLL[:, :, 0] = 1  # rows that nothing is asked of see something
+    visible_BLL[:, :, 0] = 1  # rows without a prediction see something
     return {
         **side("text", batch.labels),
         "original": wide(batch.original, 0),

@@ -2,9 +2,9 @@
 
 64 short queries, each with one passage, which all the others' passages are contrasted with (GradCache, Gao et al.
 2021). The peer is sentence-transformers' `CachedMultipleNegativesRankingLoss` with mini-batches of 8. Both start from
-MiniLM's weights, compare by inner products, cut passages to 144 word pieces, and leave dropout out, so that losses and
-gradients can be compared; both tokenise in the step, as their loops do. The vector of a text is its [CLS], as in the
-papers, or the mean over its tokens.
+MiniLM's weights, compare by inner products, cut passages to 144 WordPiece tokens, and leave dropout out, so that
+losses and gradients can be compared; both tokenise in the step, as their loops do. The vector of a text is its [CLS],
+as in the papers, or the mean over its tokens.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
 
 
 def _used(row: Mapping[str, str], costs: Result, per_hour: float) -> list[str]:
-    """Chips and hours, chip hours, utilisation, hours at the target, and ours."""
+    """Return chips and hours, chip hours, utilisation, hours at the target, and our hours."""
     chips = f"{row['chips']} {row['chip']}".strip()
     if not row["hours"]:
         return [f"{chips}, hours not stated", "–", "–", "–", "–"]

@@ -86,7 +86,7 @@ def slope(points: Sequence[tuple[int, float]], shortest: float = SHORTEST) -> Sl
 
 
 def bytes_each(result: Mapping[str, Any], name: str, what: str) -> float:
-    """Bytes of memory (`peak_mib`) or disk (`bytes`) that a further document takes, between the two largest sizes.
+    """Return the bytes of memory (`peak_mib`) or disk (`bytes`) of a further document, between the two largest sizes.
 
     Below these, buffers that are always of one size fill up. Memory that grows by less than `FLAT_MIB` is flat: an
     allocator's ups and downs, and what is kept up to a bound (words, a row group), are as much. What grows by more is

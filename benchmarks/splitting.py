@@ -161,7 +161,7 @@ def compared(written: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rows_of(given: list[Row] | Path) -> list[Row]:
-    """Rows, or those of a file, or of a stage's folder, whose `scratch` holds no rows."""
+    """Return rows: as they are given, of a file, or of a stage's folder, whose `scratch` has no rows."""
     import pyarrow.parquet as pq
 
     if not isinstance(given, Path):

@@ -217,5 +217,5 @@ def _store() -> Store:
 
 
 def _building(plan: Session, note: NotedRun) -> Session:
-    """A session that builds what a plan has planned, and writes to the run's log."""
+    """Return a session that builds what a plan has planned, and writes to the run's log."""
     return Session(plan.store, plan.execution, print_line=get_run_logger().info, note=note)

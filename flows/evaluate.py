@@ -52,7 +52,9 @@ class EvaluationRequest:
     def evaluate(self) -> dict[str, Artifact[Metrics]]:
         """Return the metrics of the systems on each collection, by the collection's name."""
         systems = {named.name: named.system for named in self.systems}
-        return {of.name: evaluate_collection(self.suite, of, systems) for of in self.collections}
+        return {
+            collection.name: evaluate_collection(self.suite, collection, systems) for collection in self.collections
+        }
 
 
 def run(
@@ -145,25 +147,26 @@ def request_of(
 ) -> EvaluationRequest:
     """Return the request for models on a suite that is read."""
     selected = suite.select(only)
-    absent = {of.name: why for of in selected if (why := missing_files(suite, of))}
+    absent = {collection.name: why for collection in selected if (why := missing_files(suite, collection))}
     if absent and not skip_missing:
         raise UserError(f"{'; '.join(dict.fromkeys(absent.values()))}; or leave out what is missing: --skip-missing")
-    present = [of for of in selected if of.name not in absent]
+    present = [collection for collection in selected if collection.name not in absent]
     if not present:
         raise UserError(f"--suite {name}: none of its collections is here: {next(iter(absent.values()))}")
     return EvaluationRequest(name, suite, present, absent, named_systems(models, suite, Store(folder)))
 
 
-def missing_files(suite: Suite, of: Collection) -> str | None:
+def missing_files(suite: Suite, collection: Collection) -> str | None:
     """Return why a collection cannot be read; None where its files are present."""
-    reader, parts = datasets.dataset_loader(of.reader), [of.retrieve, "queries"]
-    parts += ["qrels"] if datasets.has_qrels(of.reader, of.eval_split) else ["answers"]
+    reader, parts = datasets.dataset_loader(collection.reader), [collection.retrieve, "queries"]
+    parts += ["qrels"] if datasets.has_qrels(collection.reader, collection.eval_split) else ["answers"]
     try:
-        location = sources.locate(of.path, of.reader)
+        location = sources.locate(collection.path, collection.reader)
         for part in parts:
-            reader.files(location, part, None if part == of.retrieve else of.eval_split)
+            reader.files(location, part, None if part == collection.retrieve else collection.eval_split)
     except UserError as error:
-        return f"{of.name}: {error}".replace("dataset.path", f"collections.{suite.collections.index(of)}.path")
+        key = f"collections.{suite.collections.index(collection)}.path"
+        return f"{collection.name}: {error}".replace("dataset.path", key)
     return None
 
 
@@ -183,8 +186,13 @@ def contents(request: EvaluationRequest, results: Mapping[str, Artifact[Metrics]
     """Return what the report says: metrics, intervals and tests by collection, and what was evaluated."""
     suite = request.suite
     collections = [
-        {"name": of.name, "column": of.column, "metric": suite.metric_of(of), "split": of.eval_split}
-        for of in request.collections
+        {
+            "name": collection.name,
+            "column": collection.column,
+            "metric": suite.metric_of(collection),
+            "split": collection.eval_split,
+        }
+        for collection in request.collections
     ]
     rows, spans, tests = [], [], []
     for name, metrics in results.items():
@@ -208,12 +216,12 @@ def compared(
     """Return the expected and the measured values of the models that have some, and whether they agree."""
     values = {(row["dataset"], row["run"], row["metric"]): row["value"] for row in rows}
     return [
-        {"dataset": of.name, "run": run, "metric": metric, "expected": expected, "found": values[of.name, run, metric],
-         "alike": abs(values[of.name, run, metric] - expected) <= suite.tolerance}
-        for of in collections
-        for run, by_metric in of.expected.items()
+        {"dataset": collection.name, "run": run, "metric": metric, "expected": expected, "found": value,
+         "alike": abs(value - expected) <= suite.tolerance}
+        for collection in collections
+        for run, by_metric in collection.expected.items()
         for metric, expected in by_metric.items()
-        if (of.name, run, metric) in values
+        if (value := values.get((collection.name, run, metric))) is not None
     ]  # fmt: skip
 
 
@@ -226,5 +234,5 @@ def as_yaml(suite: Suite) -> str:
 
 def _columns(suite: Suite) -> dict[str, int]:
     """Return the suite's columns, each with the number of collections that it is the mean of."""
-    names = [of.column for of in suite.collections]
+    names = [collection.column for collection in suite.collections]
     return {name: names.count(name) for name in names}

@@ -151,7 +151,7 @@ class Latest:
         self.refresh()
 
     def refresh(self) -> None:
-        """Compute the metrics anew."""
+        """Compute the metrics again."""
         self._metrics = list(self._collector.collect())
 
     def collect(self) -> Iterator[Any]:

@@ -33,7 +33,7 @@ class CostEstimate:
         self.recipe, self.steps = recipe, {reference(step): step for step in steps}
         self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
         self.suite = suite_of(recipe)
-        self.collections = {of.name: of for of in self.suite.collections} if self.suite else {}
+        self.collections = {collection.name: collection for collection in self.suite.collections} if self.suite else {}
         self.counts = CollectionCounts(recipe)
         self.notes: dict[str, None] = {}
         """Lines that explain the numbers, in order; a dict, so that each is there once."""

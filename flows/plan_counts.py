@@ -90,13 +90,13 @@ class CollectionCounts:
 
 
 def in_words(counted: list[Count]) -> list[str]:
-    """Return a line for each place with what was counted in it."""
-    places: dict[str, list[str]] = {}
+    """Return a line for each file or folder with what was counted in it."""
+    by_path: dict[str, list[str]] = {}
     for count in counted:
         of_split = f" of {count['split']}" if count["split"] else ""
         part = {"corpus": "documents of the corpus", "documents": "source documents"}.get(count["part"], count["part"])
-        places.setdefault(count["in"], []).append(f"{count['rows']:,} {part}{of_split}")
-    return [f"counted in {place}: {', '.join(parts)}" for place, parts in places.items()]
+        by_path.setdefault(count["in"], []).append(f"{count['rows']:,} {part}{of_split}")
+    return [f"counted in {path}: {', '.join(parts)}" for path, parts in by_path.items()]
 
 
 def _readable(source: CollectionSource, part: str, split: str | None = None) -> Source | None:

@@ -103,7 +103,7 @@ def build(jobs: Mapping[str, Job], name: str, current: Session) -> Path | None:
 
 
 def build_and_show(jobs: Mapping[str, Job], name: str, current: Session) -> Path | None:
-    """The same in a Prefect flow, whose run then shows the report in the UI."""
+    """Build the planned jobs in a Prefect flow, whose run then shows the report in the UI; return the report's page."""
     from flows.prefect_server.ui_artifacts import show_run
 
     page = build(jobs, name, current)
@@ -177,7 +177,7 @@ def require_descriptors() -> None:
         raise UserError(f"{allowed} files may be open (ulimit -n), and a run needs {DESCRIPTORS}; raise the limit")
 
 
-def watched_server(tell: Callable[[str], None]) -> tuple[bool, ServerWatch]:
+def watched_server(print_line: Callable[[str], None]) -> tuple[bool, ServerWatch]:
     """Start an embedded server unless PREFECT_API_URL names one; return whether, and the thread that watches it.
 
     Raises `UserError` where the named server does not answer or refuses the credentials.
@@ -185,9 +185,9 @@ def watched_server(tell: Callable[[str], None]) -> tuple[bool, ServerWatch]:
     from prefect.settings import get_current_settings
 
     if get_current_settings().api.url and EMBEDDED not in os.environ:
-        return False, ServerWatch(f"the Prefect server at {require_answer()}", tell)
+        return False, ServerWatch(f"the Prefect server at {require_answer()}", print_line)
     start()
-    return True, ServerWatch("Prefect's embedded server", tell, database=get_current_settings().home)
+    return True, ServerWatch("Prefect's embedded server", print_line, database=get_current_settings().home)
 
 
 def prepare_prefect(store: Store) -> None:

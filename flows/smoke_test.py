@@ -16,7 +16,7 @@ from storage.store import sources
 FAST = "fast=true"
 FRACTIONS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 DOCUMENTS, QUERIES = 500, 8
-"""A slice has at least so many documents, and so many queries with a relevant document in each split."""
+"""The least numbers of documents in a slice, and of queries with a relevant document in each split."""
 
 
 def fast_changes(name: str, changes: Sequence[str]) -> list[str]:

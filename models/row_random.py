@@ -16,7 +16,7 @@ NUMBERS_PER_BLOCK = 4  # a value of Philox's counter gives four 64-bit numbers
 
 
 class RowRandom:
-    """The generator of consecutive rows of a step. Every call samples anew: equal calls in equal order are equal."""
+    """The generator of consecutive rows of a step. Every call has new numbers; equal calls in equal order are equal."""
 
     def __init__(self, seed: int, step: int, first: int = 0) -> None:
         self._key, self._first, self._calls = np.array([seed, step], dtype=np.uint64), first, count()

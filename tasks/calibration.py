@@ -54,7 +54,7 @@ def encoder_rates() -> EncoderRates:
     """Return the rates of this machine with the session's device and threads: kept ones, or measured and kept.
 
     They are kept in `rates.json` of PRETRIEVE_CACHE, by machine; another processor, GPU, number of cores or threads, or
-    another PyTorch is measured anew. Where nothing can be written there, each plan measures.
+    another PyTorch is measured again. Where nothing can be written there, each plan measures.
     """
     device = choose_device()
     machine = _fingerprint(device)

@@ -41,7 +41,8 @@ def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
 
 
 def _of_beir(file: Path) -> Judgements:
-    folder = next((of for of in (file.parent, file.parent.parent) if plain_or_gzipped(of / "queries.jsonl")), None)
+    folders = (file.parent, file.parent.parent)
+    folder = next((folder for folder in folders if plain_or_gzipped(folder / "queries.jsonl")), None)
     if folder is None:
         raise UserError(f"--judgements {file}: expected queries.jsonl in its folder or the one above; put it there")
     qrels = [row for _, row in beir.judgements(file)]

@@ -1,4 +1,4 @@
-"""What the user requests of `pretrieve adapt`, and its check."""
+"""The request of `pretrieve adapt`, and its check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REQUEST = "request.json"
 
 @dataclass(frozen=True)
 class Request:
-    """What the user requests."""
+    """The collection, the models and the limits that the user names."""
 
     collection: Path
     out: Path

@@ -1,4 +1,4 @@
-"""What an adaptation leaves in its folder: the model, the index, the report."""
+"""The results of an adaptation in its folder: the model, the index, the report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def suite(start: Start, collections: list[Collection], name: str) -> Suite:
         "encode": encoding(start).model_dump(), "bm25": BM25.model_dump(),
         "index": {"engine": "exact"}, "search": {"documents": 100}, "metric": METRIC,
         "evaluate": {"metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000},
-        "collections": [of.model_dump() for of in collections], "execution": {"threads": threads()},
+        "collections": [collection.model_dump() for collection in collections], "execution": {"threads": threads()},
     }, context={"seed": 42})  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def write_model(out: Path, decision: Decision, checkpoints: Mapping[str, str], s
 
 
 def write_index(
-    out: Path, model: Path, original: Collection, start: Start, found: Survey, store: Store
+    out: Path, model: Path, original: Collection, start: Start, survey: Survey, store: Store
 ) -> dict[str, Any]:
     """Index the original documents with the chosen model, the start and BM25; write and return the references.
 
@@ -76,15 +76,15 @@ def write_index(
     """
     chosen = sources.weights(str(model.resolve()))
     with session(Session(store, planning=True)) as plan:
-        _indexed(original, chosen, start, found)
+        _indexed(original, chosen, start, survey)
     with noted(store, "adapt", out.name, plan.done) as note, session(Session(store, note=note)):
-        references = _indexed(original, chosen, start, found) | {"store": str(store.root)}
+        references = _indexed(original, chosen, start, survey) | {"store": str(store.root)}
     write_atomically(out / ADAPTED, json.dumps(references, indent=1) + "\n")
     return references
 
 
-def _indexed(original: Collection, chosen: Any, start: Start, found: Survey) -> dict[str, Any]:
-    splitting = Splitting(max_tokens=start.limit(144), titles=True, language=found.language)
+def _indexed(original: Collection, chosen: Any, start: Start, survey: Survey) -> dict[str, Any]:
+    splitting = Splitting(max_tokens=start.limit(144), titles=True, language=survey.language)
     passages = collection.split(original, "corpus", sources.tokenizer(start.weights), splitting)
 
     def references(model: Any) -> dict[str, str]:

@@ -59,20 +59,20 @@ def adapt(
     """
     check(request, store_folder)
     start, store = start_of(request), Store.open_or_new(store_folder)
-    found = survey(kind(request.collection), read_documents(request.collection))
-    for line in found.lines():
+    surveyed = survey(kind(request.collection), read_documents(request.collection))
+    for line in surveyed.lines():
         print_line(line)
     documents = list(read_documents(request.collection))
     judgements = None
     if request.judgements is not None:
         judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
     write_atomically(request.out / REQUEST, json.dumps(request.as_json(), indent=1) + "\n")
-    pseudo = pseudo_queries(request, documents, start, found, store)
+    pseudo = pseudo_queries(request, documents, start, surveyed, store)
     counts = data.write_collections(request.out, documents, pseudo, judgements)
     split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
     print_line(f"pseudo-queries: {split} ({_method(request)})")
-    known = recipes.Numbers(found.documents, counts[data.TRAIN])
-    file, size = _recipe(request, start, found.language, known, print_line, store)
+    known = recipes.Numbers(surveyed.documents, counts[data.TRAIN])
+    file, size = _recipe(request, start, surveyed.language, known, print_line, store)
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
@@ -84,12 +84,12 @@ def adapt(
     decision = _decision(content, size)
     model = results.write_model(request.out, decision, checkpoints_of(request, store), request.start, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
-    index = results.write_index(request.out, model, original, start, found, store)
+    index = results.write_index(request.out, model, original, start, surveyed, store)
     measured = content["inputs"]
     facts = {
         "run": run_of(request, store).report.key,
         "judged": f"evaluate/{measured[data.JUDGED]}" if data.JUDGED in measured else None,
-        "survey": found.as_json(), "counts": counts, "method": _method(request), "size": size.name,
+        "survey": surveyed.as_json(), "counts": counts, "method": _method(request), "size": size.name,
         "request": request.as_json(), "index": index, "recipe": file.name, "metric": recipes.METRIC,
     }  # fmt: skip
     pages = {"training": page, "evaluation": evaluation}
@@ -113,15 +113,15 @@ def _method(request: Request) -> str:
 
 
 def pseudo_queries(
-    request: Request, documents: Sequence[TextRow], start: recipes.Start, found: Survey, store: Store
+    request: Request, documents: Sequence[TextRow], start: recipes.Start, surveyed: Survey, store: Store
 ) -> list[data.Pseudo]:
     """Return the documents with their pseudo-queries: generated, or their own salient sentences and titles."""
     if request.generator is None:
-        return data.of_salient_sentences(documents, found.language)
+        return data.of_salient_sentences(documents, surveyed.language)
     name, folder = f"{request.name}_queries", request.out / data.ORIGINAL
     data.write_originals(folder, documents)
     size = recipes.SIZES[-1]
-    content = recipes.recipe_content(request.name, folder.resolve(), start, size, found.language)
+    content = recipes.recipe_content(request.name, folder.resolve(), start, size, surveyed.language)
     file = request.out / f"{name}.yaml"
     _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), request.generator))
     build_queries(str(file), store.root, [])

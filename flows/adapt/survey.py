@@ -1,4 +1,4 @@
-"""What a collection contains: documents, languages, lengths, duplicates."""
+"""The contents of a collection in numbers: documents, languages, lengths, duplicates."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class Pages:
         """Return the first page: the search box, and the clearest wins and losses."""
         selection = Selection(request.query_params, self._contents)
         rows = queries.compared(selection.collection, selection.pair, self._contents.metric)
-        wins, losses = ([row for row in of if row["difference"] * sign > 0][:CLEAREST]
-                        for of, sign in ((rows, 1), (rows[::-1], -1)))  # fmt: skip
+        wins = [row for row in rows if row["difference"] > 0][:CLEAREST]
+        losses = [row for row in rows[::-1] if row["difference"] < 0][:CLEAREST]
         return self._page("home", selection, counts=queries.counts(rows), wins=wins, losses=losses)
 
     def search(self, request: Request) -> Response:
@@ -126,9 +126,9 @@ class Pages:
         selection, words = Selection(request.query_params, self._contents), request.query_params.get("find", "").strip()
         rows = queries.compared(selection.collection, selection.pair, self._contents.metric)
         losses_first = request.query_params.get("order") == "losses"
-        found = queries.containing(rows[::-1] if losses_first else rows, words)
+        matches = queries.containing(rows[::-1] if losses_first else rows, words)
         return self._page("queries", selection, counts=queries.counts(rows), find=words,
-                          losses_first=losses_first, **self._part(found, request))  # fmt: skip
+                          losses_first=losses_first, **self._part(matches, request))  # fmt: skip
 
     def training(self, request: Request) -> Response:
         """Return the list of a round's training queries."""
@@ -204,12 +204,12 @@ class Pages:
         def parts() -> Iterator[str]:
             yield head + fragment("progress", line="waiting for an earlier search")
             try:
-                found = yield from self._progress(answer)
+                answered = yield from self._progress(answer)
             except Exception as error:  # the head has been sent: the reason can only be shown on the page
                 log.exception("%s failed", name)
                 yield fragment("failed", message=f"{type(error).__name__}: {error}") + tail
                 return
-            yield fragment(f"{name}_answer", **shared | found) + tail
+            yield fragment(f"{name}_answer", **shared | answered) + tail
 
         return StreamingResponse(parts(), headers=PAGE_HEADERS, media_type="text/html")
 

@@ -1,4 +1,4 @@
-"""What a finished run or an adaptation has to browse: collections with their systems, and trainings.
+"""The contents of a finished run or an adaptation, to browse: collections with their systems, and trainings.
 
 A collection is the passages that were searched, with the queries of a split if there are some. A system is a row of the
 report: it has the ranking that was evaluated, and the index that answers other questions.
@@ -88,11 +88,10 @@ class Contents:
         Indexes, vectors and models are checked when they are opened.
         """
         tables: list[Artifact[Any] | None] = [*self.pseudo_queries]
-        for of in self.collections:
-            rankings = [
-                ranking for system in of.systems.values() for ranking in (system.ranking, *system.members.values())
-            ]
-            tables += [of.passages, of.queries, of.qrels, *rankings]
+        for collection in self.collections:
+            systems = collection.systems.values()
+            rankings = [ranking for system in systems for ranking in (system.ranking, *system.members.values())]
+            tables += [collection.passages, collection.queries, collection.qrels, *rankings]
         for training in self.trainings.values():
             tables += [training.passages, training.queries, training.positives, training.negatives]
         for table in tables:

@@ -116,9 +116,9 @@ def _trainings(run: FinishedRun) -> Iterator[tuple[str, Training]]:
 def _pseudo_queries(run: FinishedRun) -> Iterator[Artifact[PseudoQueries]]:
     """Yield the pseudo-queries of a run in their last state: those that no other stage has filtered."""
     manifests = {reference: lookup(reference, run.store) for reference in run.lineage}
-    found = {name: manifest for name, manifest in manifests.items() if manifest and manifest.schema == "PseudoQueries"}
-    replaced = {reference for manifest in found.values() for reference in manifest.references()}
-    yield from (artifact(name, run.store) for name in sorted(set(found) - replaced))
+    tables = {name: manifest for name, manifest in manifests.items() if manifest and manifest.schema == "PseudoQueries"}
+    replaced = {reference for manifest in tables.values() for reference in manifest.references()}
+    yield from (artifact(name, run.store) for name in sorted(set(tables) - replaced))
 
 
 def _of_adaptation(folder: Path) -> Contents:

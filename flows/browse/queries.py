@@ -173,9 +173,9 @@ def trained_with(contents: Contents, collection: Collection, passage_id: str) ->
                 ("positive", training.positives, Positives), ("negative", training.negatives, Negatives)
             ]  # fmt: skip
             uses[name] = {
-                kind: _with_text(training, (row["query_id"] for row in _rows(of, table, passage_id, ["query_id"],
+                kind: _with_text(training, (row["query_id"] for row in _rows(labels, table, passage_id, ["query_id"],
                                                                               key="passage_id")))
-                for kind, of, table in tables
+                for kind, labels, table in tables
             }  # fmt: skip
     return {name: by_kind for name, by_kind in uses.items() if any(by_kind.values())}
 

@@ -78,37 +78,37 @@ class Searches:
         nor an index.
         """
         system = collection.systems[name]
-        found = queries.ranked(system.ranking, query_id, TOP) if query_id and system.ranking else None
+        evaluated = queries.ranked(system.ranking, query_id, TOP) if query_id and system.ranking else None
         if system.searched is None:
-            return self._as_evaluated(collection, system, query_id, found)
+            return self._as_evaluated(collection, system, query_id, evaluated)
         search = self._opened(collection, system, report)
         report(f"searching with {name}")
-        if found is None:
+        if evaluated is None:
             hits = search.hits(question, TOP)
         else:
-            rows = search.ids.rows(pa.array([row["passage_id"] for row in found], pa.string()))
-            hits = Hits(rows, np.array([row["score"] for row in found], np.float32))
+            rows = search.ids.rows(pa.array([row["passage_id"] for row in evaluated], pa.string()))
+            hits = Hits(rows, np.array([row["score"] for row in evaluated], np.float32))
         answers = search.with_texts(hits.rows, search.scores(question, hits))
         report(f"working out which terms contributed to the scores of {name}")
         terms = contributions(search, question, hits.rows)
         return [{**vars(answer), "terms": of} for answer, of in zip(answers, terms, strict=True)]
 
     def _as_evaluated(
-        self, collection: Collection, system: System, query_id: str | None, found: list[Row] | None
+        self, collection: Collection, system: System, query_id: str | None, evaluated: list[Row] | None
     ) -> list[Row]:
         """Return the evaluated ranking of a system that answers no other questions."""
-        if query_id is None or found is None:
+        if query_id is None or evaluated is None:
             why = (
                 f"combines {', '.join(system.members)}" if system.members else "its index or model is not in the store"
             )
             raise UserError(f"{system.name} ranks only the run's own queries ({why}); select one of these, or a system")
-        passage_ids = [row["passage_id"] for row in found]
+        passage_ids = [row["passage_id"] for row in evaluated]
         texts = first_rows(collection.passages, Passages, "passage_id", passage_ids, ["title", "text"])
         members = queries.member_scores(system, query_id, passage_ids)
         return [
             {**texts[row["passage_id"]], "rank": number + 1, "terms": {},
              "scores": {"score": row["score"]} | {name: scores[number] for name, scores in members.items()}}
-            for number, row in enumerate(found)
+            for number, row in enumerate(evaluated)
         ]  # fmt: skip
 
     def _opened(self, collection: Collection, system: System, report: Report) -> OpenSearch:

@@ -11,7 +11,7 @@ class Selection:
     """The collection and the two systems that a request names; the run's own where it names none."""
 
     def __init__(self, given: Mapping[str, str], contents: Contents) -> None:
-        by_name = {of.name: of for of in contents.collections}
+        by_name = {collection.name: collection for collection in contents.collections}
         name = known(given.get("in") or contents.collections[0].name, by_name, "collection")
         self.collection: Collection = by_name[name]
         defaults = self.collection.pair(contents.preferred)
@@ -21,7 +21,7 @@ class Selection:
     def _system(self, name: str | None, contents: Contents) -> str | None:
         """Return the system of this name; None for one of another collection, from which the user may have come."""
         if name:
-            known(name, [system for of in contents.collections for system in of.systems], "system")
+            known(name, [system for collection in contents.collections for system in collection.systems], "system")
         return name if name in self.collection.systems else None
 
     def as_parameters(self) -> dict[str, str]:

@@ -108,37 +108,37 @@ class Suite(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Suite:
-        names = [of.name for of in self.collections]
+        names = [member.name for member in self.collections]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"collections: the name {min(twice)!r} is there twice; give each its own")
-        for of in self.collections:
-            if of.group in names:
-                raise ValueError(f"collections: the group {of.group!r} has a collection's name; give it another")
-            needed = {self.metric_of(of), *(metric for values in of.expected.values() for metric in values)}
+        for member in self.collections:
+            if member.group in names:
+                raise ValueError(f"collections: the group {member.group!r} has a collection's name; give it another")
+            needed = {self.metric_of(member), *(metric for values in member.expected.values() for metric in values)}
             if unknown := needed - set(self.evaluate.metrics):
-                raise ValueError(f"collections: {of.name}: {min(unknown)} is none of evaluate.metrics")
-        if any(of.expected for of in self.collections) and not self.expected_from:
+                raise ValueError(f"collections: {member.name}: {min(unknown)} is none of evaluate.metrics")
+        if any(member.expected for member in self.collections) and not self.expected_from:
             raise ValueError("expected_from: say where the expected values come from")
         return self
 
-    def encoding_of(self, of: Collection) -> Encoding:
+    def encoding_of(self, member: Collection) -> Encoding:
         """Return how a collection's texts are encoded: its own lengths, if it has some, in the suite's precision."""
-        if of.encode is None or of.encode.precision is not None:
-            return of.encode or self.encode
-        return of.encode.model_copy(update={"precision": self.encode.precision})
+        if member.encode is None or member.encode.precision is not None:
+            return member.encode or self.encode
+        return member.encode.model_copy(update={"precision": self.encode.precision})
 
-    def metric_of(self, of: Collection) -> str:
+    def metric_of(self, member: Collection) -> str:
         """Return the metric of a collection's column."""
-        return of.metric or self.metric
+        return member.metric or self.metric
 
     def select(self, names: Sequence[str]) -> list[Collection]:
         """Return the collections or groups of these names, in the suite's order; all where none is named."""
-        known = {name for of in self.collections for name in (of.name, of.column)}
+        known = {name for member in self.collections for name in (member.name, member.column)}
         for name in names:
             if name not in known:
                 hint = suggestion(name, sorted(known))
                 raise UserError(f"--only {name}: the suite has no collection of this name; {hint}")
-        return [of for of in self.collections if not names or {of.name, of.column} & set(names)]
+        return [member for member in self.collections if not names or {member.name, member.column} & set(names)]
 
 
 def load_suite(name: str, changes: Sequence[str] = ()) -> tuple[Suite, str]:
@@ -170,36 +170,39 @@ def shipped_suites() -> dict[str, Path]:
     return {file.stem: file for file in sorted(SUITES.glob("*.yaml"))}
 
 
-def evaluate_collection(suite: Suite, of: Collection, systems: Mapping[str, System]) -> Artifact[Metrics]:
+def evaluate_collection(suite: Suite, member: Collection, systems: Mapping[str, System]) -> Artifact[Metrics]:
     """Return the metrics of each system, by name, on a collection; the others are tested against the first."""
-    with in_round(of.name):
-        passages, topics = read(suite, of)
-        ignores_same_ids = datasets.ignores_identical_ids(of.reader)
-        depth, limits = suite.search.documents + ignores_same_ids, suite.encoding_of(of)
+    with in_round(member.name):
+        passages, topics = read(suite, member)
+        ignores_same_ids = datasets.ignores_identical_ids(member.reader)
+        depth, limits = suite.search.documents + ignores_same_ids, suite.encoding_of(member)
         runs = [system.on(passages, limits, suite.index).rank(topics.queries, depth) for system in systems.values()]
         first, *others = systems
         settings = Evaluation(
-            dataset=of.name, split=of.eval_split, titles=suite.split.titles,
-            relevant_from=datasets.relevant_from(of.reader, of.eval_split), ignore_identical_ids=ignores_same_ids,
+            dataset=member.name, split=member.eval_split, titles=suite.split.titles,
+            relevant_from=datasets.relevant_from(member.reader, member.eval_split),
+            ignore_identical_ids=ignores_same_ids,
             names=list(systems), comparisons=[Comparison(run=other, baseline=first) for other in others],
             **suite.evaluate.model_dump() | {"metrics": measurable(suite.evaluate.metrics, topics)},
         )  # fmt: skip
         return evaluate(qrels=topics.qrels, answers=topics.answers, passages=passages, runs=runs, settings=settings)
 
 
-def read(suite: Suite, of: Collection) -> tuple[Artifact[Passages], SplitTopics]:
+def read(suite: Suite, member: Collection) -> tuple[Artifact[Passages], SplitTopics]:
     """Return a collection's passages and the topics of its split."""
-    _check_size(of)
-    passages = collection.split(of, of.retrieve, sources.tokenizer(suite.tokenizer), suite.split)
+    _check_size(member)
+    passages = collection.split(member, member.retrieve, sources.tokenizer(suite.tokenizer), suite.split)
     answers = any(metric.startswith(ANSWER) for metric in suite.evaluate.metrics)
-    return passages, collection.topics(of, of.retrieve, of.eval_split, answers=answers)
+    return passages, collection.topics(member, member.retrieve, member.eval_split, answers=answers)
 
 
-def _check_size(of: Collection) -> None:
+def _check_size(member: Collection) -> None:
     """Raise UserError, before anything is encoded, for another number of documents than the official collection's."""
-    documents = collection.documents(of, of.retrieve)
-    if of.documents is not None and documents.path.is_dir() and (number := num_rows(documents.path)) != of.documents:
+    documents = collection.documents(member, member.retrieve)
+    if member.documents is None or not documents.path.is_dir():
+        return
+    if (number := num_rows(documents.path)) != member.documents:
         raise UserError(
-            f"{of.name}: expected the {of.documents:,} documents of the official collection, found {number:,}; fetch "
-            "it again, or measure it as it is with a suite that says documents: null"
+            f"{member.name}: expected the {member.documents:,} documents of the official collection, found {number:,}; "
+            "fetch it again, or measure it as it is with a suite that says documents: null"
         )

@@ -19,8 +19,8 @@ def read_other_collections(recipe: Recipe[Any]) -> None:
     """Read the collections of the recipe's suite, so that their errors are reported before hours of work."""
     if (suite := suite_of(recipe)) is not None:
         with _as_transfer_error():
-            for of in suite.collections:
-                read(suite, of)
+            for collection in suite.collections:
+                read(suite, collection)
 
 
 def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
@@ -32,13 +32,13 @@ def transferred(recipe: Recipe[Any], rounds: Rounds) -> list[Artifact[Metrics]]:
         for name in recipe.transfer.rounds
     }
     with _as_transfer_error():
-        return [evaluate_collection(suite, of, systems) for of in suite.collections]
+        return [evaluate_collection(suite, collection, systems) for collection in suite.collections]
 
 
 def groups(recipe: Recipe[Any]) -> dict[str, str]:
     """Return the group of each collection of the recipe's suite that belongs to one."""
     suite = suite_of(recipe)
-    return {of.name: of.group for of in suite.collections if of.group} if suite else {}
+    return {collection.name: collection.group for collection in suite.collections if collection.group} if suite else {}
 
 
 def suite_of(recipe: Recipe[Any]) -> Suite | None:

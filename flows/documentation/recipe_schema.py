@@ -152,10 +152,10 @@ def _title(section: type[Any]) -> str:
 def _docstrings(section: type[Any]) -> dict[str, str]:
     """Return the text below each field of a class and of those that it extends; Python itself does not keep it."""
     texts: dict[str, str] = {}
-    for one in reversed(section.__mro__[:-1]):
-        if not one.__module__.startswith(("flows", "tasks", "models", "storage")) or "[" in one.__name__:
+    for owner in reversed(section.__mro__[:-1]):
+        if not owner.__module__.startswith(("flows", "tasks", "models", "storage")) or "[" in owner.__name__:
             continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
         assert isinstance(body, ast.ClassDef)
         for field, text in zip(body.body, body.body[1:], strict=False):
             named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)

@@ -20,15 +20,15 @@ such as checkpoints and indexes, state the files that they consist of.
 def tables_page() -> str:
     """Return the page of all tables, in the order of their definition."""
     classes = [value for value in vars(tables).values() if inspect.isclass(value) and issubclass(value, tables.Table)]
-    return "\n".join([INTRODUCTION, *(_section(one) for one in classes if one is not tables.Table)])
+    return "\n".join([INTRODUCTION, *(_section(kind) for kind in classes if kind is not tables.Table)])
 
 
-def _section(one: type[tables.Table]) -> str:
-    parts = [f"## {one.__name__}\n", f"{inspect.getdoc(one) or ''}\n"]
-    if one.schema is None:
-        parts.append(f"Files: {', '.join(f'`{pattern}`' for pattern in one.files)}\n")
+def _section(kind: type[tables.Table]) -> str:
+    parts = [f"## {kind.__name__}\n", f"{inspect.getdoc(kind) or ''}\n"]
+    if kind.schema is None:
+        parts.append(f"Files: {', '.join(f'`{pattern}`' for pattern in kind.files)}\n")
     else:
-        rows = [(f"`{field.name}`", _type(field.type), "yes" if field.nullable else "") for field in one.schema]
+        rows = [(f"`{field.name}`", _type(field.type), "yes" if field.nullable else "") for field in kind.schema]
         parts.append(table(("column", "type", "may be null"), rows))
     return "\n".join(parts)
 

@@ -21,23 +21,23 @@ from tasks.runtime.prefect_task import artifact_key
 from tasks.session import Session, session
 
 
-def run_matrix(plan: PlannedGrid, tell: Callable[[str], None]) -> None:
+def run_matrix(plan: PlannedGrid, print_line: Callable[[str], None]) -> None:
     """Run what a matrix lacks, and show the grid in the UI. Raises `RunsFailed` at the end where runs failed."""
-    tell(described(plan))
+    print_line(described(plan))
 
     def builder(cell: PlannedCell, note: NotedRun) -> None:
         recipe = cell.cell.variant.recipe
         request = Request(
             recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), cell.cell.changes
         )
-        current = Session(plan.store, cell.recipe.execution, print_line=tell, note=note)
+        current = Session(plan.store, cell.recipe.execution, print_line=print_line, note=note)
         with session(current):
             run_all(cell.jobs, request, current)
         publish_last(plan.report_name(cell), [current.done[name] for name in cell.jobs], plan.store)
 
-    failed = run_missing(plan, builder, tell)
+    failed = run_missing(plan, builder, print_line)
     show_grid(plan)
-    tell(f"page: {plan.folder / PAGE}")
+    print_line(f"page: {plan.folder / PAGE}")
     if failed:
         raise RunsFailed(f"{failed} of {len(plan.cells)} runs failed; the log says why; Retry resumes them")
 

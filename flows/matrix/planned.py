@@ -29,7 +29,7 @@ FOLDER = "matrix"
 
 
 class State(StrEnum):
-    """What has become of a run."""
+    """The state of a run."""
 
     COMPLETE = "complete"
     RUNNING = "running"
@@ -102,7 +102,7 @@ class PlannedGrid:
         return {name: self.store.up_to_date(job.stage.name, job.key) is not None for name, job in names.items()}
 
     def state(self, cell: PlannedCell, notes: Sequence[RunNote] | None = None) -> State:
-        """Return what has become of a run, also of one that another process or host runs."""
+        """Return the state of a run, also of one that another process or host runs."""
         reference = f"report/{cell.report}"
         if self.store.up_to_date("report", cell.report):
             return State.COMPLETE

@@ -1,4 +1,4 @@
-"""What a matrix shows: the grid with the state of each run, and means, intervals and tests over its seeds."""
+"""The results of a matrix: the grid with the state of each run, and means, intervals and tests over its seeds."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _run_here(plan: PlannedGrid) -> int:
     return as_flow("matrix", f"matrix {plan.grid.name}", current, body)
 
 
-def run_missing(plan: PlannedGrid, builder: Builder, tell: Callable[[str], None]) -> int:
+def run_missing(plan: PlannedGrid, builder: Builder, print_line: Callable[[str], None]) -> int:
     """Build each run that the store lacks, and write the page after each; return the number of runs that failed."""
     failed, waiting = 0, list(plan.cells)
     while waiting:
@@ -84,8 +84,8 @@ def run_missing(plan: PlannedGrid, builder: Builder, tell: Callable[[str], None]
         if plan.state(cell) is State.COMPLETE:
             _publish(plan, cell)
         else:
-            tell(f"{words}: {len(cell.missing(plan.store))} of {len(cell.jobs)} stages to build")
-            failed += not _attempt(plan, cell, builder, tell)
+            print_line(f"{words}: {len(cell.missing(plan.store))} of {len(cell.jobs)} stages to build")
+            failed += not _attempt(plan, cell, builder, print_line)
     write_page(plan)
     return failed
 
@@ -96,7 +96,7 @@ def _next(plan: PlannedGrid, waiting: Sequence[PlannedCell]) -> PlannedCell:
     return next((cell for cell in waiting if plan.state(cell, notes) is not State.RUNNING), waiting[0])
 
 
-def _attempt(plan: PlannedGrid, cell: PlannedCell, builder: Builder, tell: Callable[[str], None]) -> bool:
+def _attempt(plan: PlannedGrid, cell: PlannedCell, builder: Builder, print_line: Callable[[str], None]) -> bool:
     """Build a run; return whether it was built. The reason of a failure is kept and printed.
 
     What ends the whole matrix, such as a signal or the loss of Prefect's server, is raised, and the page says so.
@@ -114,7 +114,7 @@ def _attempt(plan: PlannedGrid, cell: PlannedCell, builder: Builder, tell: Calla
             write_page(plan)  # it would say that this run is running
             raise
         plan.note_failure(cell, error)
-        tell(f"{cell.cell.words} failed: {plan.failure(cell)}; the next run starts")
+        print_line(f"{cell.cell.words} failed: {plan.failure(cell)}; the next run starts")
         return False
     return True
 

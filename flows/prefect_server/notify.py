@@ -57,7 +57,9 @@ def notify(*, test: bool) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def report_all(api: Api, channels: Sequence[Webhook | Mail], tell: Callable[[str], None], sent: set[Sent]) -> None:
+def report_all(
+    api: Api, channels: Sequence[Webhook | Mail], print_line: Callable[[str], None], sent: set[Sent]
+) -> None:
     """Report every run that has ended and was not reported. What fails now is tried again at the next call.
 
     `sent` is kept between calls: messages that were sent, though the server may not have noted it.
@@ -67,17 +69,21 @@ def report_all(api: Api, channels: Sequence[Webhook | Mail], tell: Callable[[str
     try:
         runs = ended_runs(api, success=bool(os.environ.get(SUCCESS)))
     except httpx.HTTPError as error:
-        tell(f"the server does not answer ({type(error).__name__}); trying again")
+        print_line(f"the server does not answer ({type(error).__name__}); trying again")
         return
     for run in runs:
         try:
-            report(run, api, channels, tell, sent)
+            report(run, api, channels, print_line, sent)
         except httpx.HTTPError as error:
-            tell(f"{run['name']}: the server cannot note the report ({type(error).__name__}); trying again")
+            print_line(f"{run['name']}: the server cannot note the report ({type(error).__name__}); trying again")
 
 
 def report(
-    run: dict[str, Any], api: Api, channels: Sequence[Webhook | Mail], tell: Callable[[str], None], sent: set[Sent]
+    run: dict[str, Any],
+    api: Api,
+    channels: Sequence[Webhook | Mail],
+    print_line: Callable[[str], None],
+    sent: set[Sent],
 ) -> None:
     """Send the messages of a run that were not sent, then note them on the run."""
     labels: dict[str, str] = {}
@@ -90,10 +96,10 @@ def report(
             try:
                 channel.send(*message(run, api.url))
             except OSError as error:
-                tell(f"{run['name']}: could not be reported ({error}); trying again")
+                print_line(f"{run['name']}: could not be reported ({error}); trying again")
                 continue
             sent.add(key)
-            tell(f"{run['name']}: reported as {run['state_name']} by {way}")
+            print_line(f"{run['name']}: reported as {run['state_name']} by {way}")
         labels[label] = run["state_id"]
     if labels:
         api.send("PATCH", f"flow_runs/{run['id']}/labels", labels)

@@ -19,8 +19,8 @@ from storage.errors import UserError
 POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "Stages that need a GPU, one a worker."}
 
 
-def register_all(tell: Callable[[str], None] = print) -> None:
-    """Register everything, and `tell` what. Raises `UserError` where the server does not answer or refuses the user."""
+def register_all(print_line: Callable[[str], None] = print) -> None:
+    """Register everything, and print what. Raises `UserError` where the server does not answer or refuses the user."""
     from prefect.client.orchestration import get_client
 
     from flows.prefect_server.automations import settle_automations
@@ -36,11 +36,11 @@ def register_all(tell: Callable[[str], None] = print) -> None:
             deployments = _deploy()
         finally:
             _switch_on(client, switched_on)
-        tell(f"work pools: {', '.join(POOLS)}")
-        tell(f"deployments: {', '.join(deployments)}")
-        remove_renamed(client, tell)
+        print_line(f"work pools: {', '.join(POOLS)}")
+        print_line(f"deployments: {', '.join(deployments)}")
+        remove_renamed(client, print_line)
         for line in settle_automations(client):
-            tell(f"automation: {line}")
+            print_line(f"automation: {line}")
 
 
 def check_server() -> str:

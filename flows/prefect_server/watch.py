@@ -30,9 +30,9 @@ SECONDS_TO_REPORT = 6.0  # for Prefect to report that a run has failed
 class ServerWatch:
     """A thread that polls the server during a block, and ends the process where the server does not answer."""
 
-    def __init__(self, server: str, tell: Callable[[str], None], database: Path | None = None) -> None:
+    def __init__(self, server: str, print_line: Callable[[str], None], database: Path | None = None) -> None:
         """`server` is its name in messages; `database` is the folder of an embedded server's database."""
-        self._server, self._tell, self._database = server, tell, database
+        self._server, self._tell, self._database = server, print_line, database
         self._error: Exception | None = None
         self._late: threading.Timer | None = None
         self._stopped = threading.Event()
@@ -98,7 +98,7 @@ def _patience(error: Exception | None) -> float | None:
 
 @contextlib.contextmanager
 def client_without_retries(seconds: float) -> Iterator[Any]:
-    """A client of the server that the settings name; it sends a request once and waits `seconds` for the answer."""
+    """Yield a client of the settings' server that sends a request once and waits `seconds` for the answer."""
     import httpx
     from prefect import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings

@@ -67,9 +67,9 @@ def rows_of(statistics: dict[str, Any]) -> list[tuple[str, ...]]:
     rows.append(("words on average", value(statistics["mean_words"]), by("mean_words", value)))
     rows += [(words, share(statistics[name]), by(name, share)) for name, words in SHARES.items()]
     if trip := statistics["round_trip"]:
-        of = f"{trip['queries']:,} queries: {trip['of']}"
-        rows += [(f"round trip, success@{depth}", share(trip[f"success@{depth}"]), of) for depth in (1, 10)]
-        rows.append(("round trip, MRR@10", f"{trip['mrr@10']:.3f}", of))
+        searched = f"{trip['queries']:,} queries: {trip['of']}"
+        rows += [(f"round trip, success@{depth}", share(trip[f"success@{depth}"]), searched) for depth in (1, 10)]
+        rows.append(("round trip, MRR@10", f"{trip['mrr@10']:.3f}", searched))
     else:
         rows.append(("round trip", "–", "not measured: `pretrieve queries build` measures it"))
     if relevance := statistics["relevance"]:

@@ -21,14 +21,14 @@ from tasks.report.claims import Claims
 
 
 def runs_exist(names: Sequence[str], compared: Sequence[Comparison | Headline]) -> None:
-    """Comparisons and the headline are of runs that the recipe has."""
+    """Check that comparisons and the headline are of runs that the recipe has."""
     for name in (name for pair in compared for name in (pair.run, pair.baseline)):
         if name not in names:
             raise ValueError(f"evaluate and headline: {name!r} is no run of this recipe; expected {', '.join(names)}")
 
 
 def claims_are_tested(claims: Claims | None, comparisons: Sequence[Comparison]) -> None:
-    """Each claim is about two runs that are compared."""
+    """Check that each claim is about two runs that are compared."""
     tested = [f"{pair.run} with {pair.baseline}" for pair in comparisons]
     for claim in claims.made if claims else []:
         if (pair := f"{claim.run} with {claim.baseline}") not in tested:
@@ -36,7 +36,7 @@ def claims_are_tested(claims: Claims | None, comparisons: Sequence[Comparison]) 
 
 
 def teacher_reads_rankings(teacher: Teacher, rankings: Sequence[str], rounds: Sequence[Round]) -> None:
-    """The teacher re-ranks one ranking, not a mean of several, and mines with BM25 or a round."""
+    """Check that the teacher re-ranks one ranking, not a mean of several, and mines with BM25 or a round."""
     if teacher.reranks not in rankings:
         raise ValueError(f"teacher.reranks: expected one of {', '.join(rankings)}, found {teacher.reranks!r}")
     if teacher.mine_with not in ("bm25", *(round_.name for round_ in rounds)):
@@ -44,7 +44,7 @@ def teacher_reads_rankings(teacher: Teacher, rankings: Sequence[str], rounds: Se
 
 
 def contexts_fit_paper(contexts: Contexts | None, paper: str, reads: str) -> None:
-    """A paper gets the contexts that its objective reads: none, sentences, or pseudo-queries and passages."""
+    """Check that a paper gets the contexts of its objective: none, sentences, or pseudo-queries and passages."""
     kinds = contexts.passages if contexts else []
     if (contexts is None) != (reads == "texts"):
         raise ValueError(f"contexts: {paper} reads {reads}; expected {'null' if reads == 'texts' else 'contexts'}")
@@ -69,7 +69,7 @@ def with_earlier(rounds: Sequence[Round]) -> Iterator[tuple[Round, dict[str, Rou
 
 
 def mining_rounds_exist(rounds: Sequence[Round]) -> None:
-    """A round mines with BM25 or with an earlier round, and its expert queries are those of an earlier round."""
+    """Check that a round mines with BM25 or an earlier round, and has the expert queries of an earlier round."""
     for round_, earlier in with_earlier(rounds):
         if round_.mine_with not in (None, "bm25", *earlier):
             known = ", ".join(("bm25", *earlier))
@@ -79,7 +79,7 @@ def mining_rounds_exist(rounds: Sequence[Round]) -> None:
 
 
 def starts_exist(rounds: Sequence[Round], run_names: Sequence[str], *, pretrains: bool) -> None:
-    """A round starts from a checkpoint that exists by then; other names are keys or folders, not checked here."""
+    """Check that a round starts from a checkpoint that exists by then; keys and folders are not checked here."""
     for round_, earlier in with_earlier(rounds):
         if round_.start == "pretrained" and not pretrains:
             raise ValueError(f"rounds: {round_.name} starts from a pre-training, but pretrain is null")
@@ -90,7 +90,7 @@ def starts_exist(rounds: Sequence[Round], run_names: Sequence[str], *, pretrains
 
 
 def views_exist(rounds: Sequence[Round]) -> None:
-    """Views that a round names are views of the retriever that they are about."""
+    """Check that the views that a round names are views of the retriever that they are about."""
     for round_, earlier in with_earlier(rounds):
         name = f"rounds: {round_.name}"
         retriever_has_views(f"{name}.mine_views", round_.mine_views, earlier.get(round_.mine_with or ""))
@@ -100,14 +100,14 @@ def views_exist(rounds: Sequence[Round]) -> None:
 
 
 def retriever_has_views(location: str, views: Sequence[str], retriever: Round | None) -> None:
-    """The retriever of a round has all of these views; where there is no round, there are none."""
+    """Check that the retriever of a round has all of these views; without a round there are none."""
     known = retriever.views if retriever else ()
     if missing := set(views) - set(known):
         raise ValueError(f"{location}: expected views of {', '.join(known) or 'no retriever'}, found {min(missing)}")
 
 
 def untrained_rounds_are_dense(rounds: Sequence[Round]) -> None:
-    """A round that is not trained ranks by one dense vector, so an earlier round that it starts from has only that."""
+    """Check that a round that is not trained starts from one with a dense view only, since it ranks by one vector."""
     for round_, earlier in with_earlier(rounds):
         if round_.train is None and round_.start in earlier and earlier[round_.start].views != ("dense",):
             raise ValueError(
@@ -116,7 +116,7 @@ def untrained_rounds_are_dense(rounds: Sequence[Round]) -> None:
 
 
 def teacher_is_trained_in_time(rounds: Sequence[Round], teacher: Teacher | None) -> None:
-    """A round that needs the teacher's scores comes after the round that mines for the teacher."""
+    """Check that a round that needs the teacher's scores comes after the round that mines for the teacher."""
     for round_, earlier in with_earlier(rounds):
         if round_.needs_teacher and teacher is None:
             raise ValueError(f"rounds: {round_.name} needs a teacher's scores; expected a section teacher")
@@ -125,7 +125,7 @@ def teacher_is_trained_in_time(rounds: Sequence[Round], teacher: Teacher | None)
 
 
 def fusion_members_exist(fusions: Sequence[Ensemble], rounds: Sequence[Round]) -> None:
-    """Fusions are of BM25, of rounds or of their views."""
+    """Check that fusions are of BM25, of rounds or of their views."""
     known = retrievers(rounds)
     for fusion in fusions:
         for member in map(Member.read, fusion.members):
@@ -136,7 +136,7 @@ def fusion_members_exist(fusions: Sequence[Ensemble], rounds: Sequence[Round]) -
 
 
 def approximate_indexes_fit(indexes: Sequence[Approximate], rounds: Sequence[Round]) -> None:
-    """An approximate index is of a view that its engine can index and that is also searched exactly, to compare."""
+    """Check that an approximate index is of a view of its engine that is also searched exactly, to compare."""
     known = retrievers(rounds)
     for index in indexes:
         if index.round not in known or known[index.round].run_of(index.view) is None:
@@ -147,7 +147,7 @@ def approximate_indexes_fit(indexes: Sequence[Approximate], rounds: Sequence[Rou
 
 
 def approximate_mining_fits(rounds: Sequence[Round]) -> None:
-    """A round mines approximately by views that are ranked separately: those of an earlier round's retriever."""
+    """Check that a round mines approximately by views of an earlier round's retriever that are ranked separately."""
     for round_, earlier in with_earlier(rounds):
         retriever, location = earlier.get(round_.mine_with or ""), f"rounds: {round_.name}.mine_approximate"
         for mining in round_.mine_approximate:
@@ -163,7 +163,7 @@ def approximate_mining_fits(rounds: Sequence[Round]) -> None:
 
 
 def engine_fits(location: str, searched: Approximate | ApproximateMining, round_: Round) -> None:
-    """An approximate index is of the view that its engine searches, with weights or tokens that it can compare."""
+    """Check that an approximate index is of its engine's view, with weights or tokens that the engine can compare."""
     engine, view = searched.index.engine, searched.view
     if view != SEARCHED_VIEW[engine]:
         raise ValueError(f"{location}: {engine} searches {SEARCHED_VIEW[engine]}, not {view}")
@@ -175,7 +175,7 @@ def engine_fits(location: str, searched: Approximate | ApproximateMining, round_
 
 
 def counterparts_are_rankings(counterparts: Sequence[str], run_names: Sequence[str], rounds: Sequence[Round]) -> None:
-    """The runs that views are compared with are rankings, not means of several."""
+    """Check that the runs that views are compared with are rankings, not means of several."""
     means = {round_.name for round_ in rounds if round_.is_few_shot}
     for name in counterparts:
         if name not in run_names or name in means:
@@ -184,7 +184,7 @@ def counterparts_are_rankings(counterparts: Sequence[str], run_names: Sequence[s
 
 
 def analysis_fits_round(analysis: str, name: str, rounds: Sequence[Round]) -> None:
-    """An analysis of a retriever is of a round that has the views that it compares."""
+    """Check that an analysis of a retriever is of a round that has the views that it compares."""
     known = retrievers(rounds)
     if name not in known:
         raise ValueError(f"analyses: {analysis}: expected a round ({', '.join(known)}), found {name}")

@@ -1,4 +1,4 @@
-"""What the runs of a study cost, estimated from the stages of kept runs."""
+"""The costs of a study's runs, estimated from the stages of kept runs."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Curves(Settings):
         return self
 
     def trials(self, name: str, steps: int) -> list[Trial]:
-        """Return the runs of a system with so many steps."""
+        """Return the runs of a system with a number of steps."""
         changed = None if steps == self.own_steps else steps
         return crossed_trials(self.systems[name].recipe, self.seeds, self.folds, changed)
 

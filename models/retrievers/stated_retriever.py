@@ -1,4 +1,4 @@
-"""What a folder of sentence-transformers states of its bi-encoder: pooling, normalisation and prompts.
+"""Read what a folder of sentence-transformers states of its bi-encoder: pooling, normalisation and prompts.
 
 bge, e5, gte and their like are initial weights here, so they must be pooled, compared and prompted as they were
 trained. A folder of this project states its pooling in the same files, and the rest in `retriever.json`.

@@ -131,7 +131,7 @@ def _adopt(out: Path, table: type[Table], passages: Artifact[Passages], pseudo_q
 
 
 def _generated(pseudo_queries: Artifact[PseudoQueries]) -> Iterator[pa.Table]:
-    """The kept pseudo-queries, with the words by which equal texts are recognised."""
+    """Yield the kept pseudo-queries, with the words by which equal texts are recognised."""
     rows = (
         {**row, "row": number, "words": " ".join(row["query"].casefold().split())}
         for number, row in enumerate(kept_queries(pseudo_queries))

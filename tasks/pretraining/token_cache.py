@@ -36,7 +36,7 @@ Rows = Sequence[int] | Ids
 
 
 class TokenCache:
-    """The token ids of all texts and contexts, which stay on disk until they are read; copies are opened anew."""
+    """The token ids of all texts and contexts, which stay on disk until they are read; a copy opens them again."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths

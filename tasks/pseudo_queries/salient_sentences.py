@@ -40,7 +40,7 @@ class Cloze:
 
 
 class DocumentFrequencies:
-    """In how many documents each word is."""
+    """The number of documents in which each word occurs."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.counts: Counter[str] = Counter()
@@ -56,8 +56,8 @@ class DocumentFrequencies:
 
 def words(text: str) -> list[str]:
     """Return the words of a text in lower case."""
-    found: list[str] = WORD.findall(text.lower())
-    return found
+    matches: list[str] = WORD.findall(text.lower())
+    return matches
 
 
 def cloze(doc_id: str, title: str, text: str, frequencies: DocumentFrequencies, language: str = "en") -> Cloze:

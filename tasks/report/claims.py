@@ -36,6 +36,6 @@ def judged(claims: Claims, comparisons: Sequence[Mapping[str, Any]], metric: str
 
 
 def _decided(claim: Claim, test: Mapping[str, Any]) -> dict[str, Any]:
-    found = direction(test)
-    supported = found == 1 if claim.expected == "better" else found != -1
+    sign = direction(test)
+    supported = sign == 1 if claim.expected == "better" else sign != -1
     return {**claim.model_dump(), "supported": supported, "difference": test["difference"], "p_holm": test["p_holm"]}

@@ -1,4 +1,4 @@
-"""What the words of a question contribute to the score of a retrieved passage, by view.
+"""The contributions of a question's words to the score of a retrieved passage, by view.
 
 | view | contribution |
 |---|---|
@@ -68,7 +68,7 @@ def _of_bm25(search: OpenSearch, question: str, rows: Indices) -> list[list[Term
     passage_ids = search.ids.ids.take(rows).to_pylist()
     scores = search.module.term_contributions(search.folder, list(counts), passage_ids, search.ids)
     return [
-        [Term(term, count * scores[place][number]) for place, (term, count) in enumerate(counts.items())]
+        [Term(term, count * scores[index][number]) for index, (term, count) in enumerate(counts.items())]
         for number in range(len(rows))
     ]
 
@@ -78,14 +78,14 @@ def _of_dense(search: OpenSearch, stored: StoredVectors, question: str, rows: In
     words = question.split()
     if search.encode is None or not 1 < len(words) <= MOST_WORDS:
         return [[] for _ in rows]
-    without = [" ".join(words[:place] + words[place + 1 :]) for place in range(len(words))]
+    without = [" ".join(words[:index] + words[index + 1 :]) for index in range(len(words))]
     encoded = search.encode([question, *without])
     numbers = np.arange(len(encoded))
     pairs = np.repeat(numbers, len(rows)), np.tile(rows, len(encoded))
     scores = stored.scores(encoded, *pairs).reshape(len(encoded), len(rows)).astype(np.float64)
     return [
-        [Term(word, float(scores[0, place] - scores[1 + number, place])) for number, word in enumerate(words)]
-        for place in range(len(rows))
+        [Term(word, float(scores[0, passage] - scores[1 + number, passage])) for number, word in enumerate(words)]
+        for passage in range(len(rows))
     ]
 
 
@@ -100,7 +100,7 @@ def _of_tokens(search: OpenSearch, view: str, question: str, stored: StoredVecto
     (answer,) = search.with_texts(np.array([row]), {})
     text = passage_text(answer.title, answer.text)
     ids = search.encode.late_tokens(question, "query"), search.encode.late_tokens(text, "passage")
-    return _of_late(query, passage, [[tokenizer.token_name(number) for number in of] for of in ids], stored)
+    return _of_late(query, passage, [[tokenizer.token_name(number) for number in tokens] for tokens in ids], stored)
 
 
 def _of_lexical(query: Encoded, passage: Encoded, tokenizer: Tokenizer) -> list[Term]:
@@ -122,5 +122,5 @@ def _of_late(query: Encoded, passage: Encoded, names: list[list[str]], stored: S
         return []
     best = products.argmax(1)
     return [
-        Term(name, float(products[place, best[place]]), names[1][best[place]]) for place, name in enumerate(names[0])
+        Term(name, float(products[index, best[index]]), names[1][best[index]]) for index, name in enumerate(names[0])
     ]

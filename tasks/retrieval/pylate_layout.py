@@ -23,7 +23,7 @@ def fits(settings: RetrieverSettings, lengths: Lengths) -> bool:
 
 
 def transformer_settings(lengths: Lengths) -> dict[str, Any]:
-    """Return the settings of the encoder, whose length both packages set anew for queries and for documents."""
+    """Return the settings of the encoder, whose length both packages set for queries and for documents."""
     return {"max_seq_length": max(lengths.query or 0, lengths.passage or 0), "do_lower_case": False}
 
 

@@ -1,4 +1,4 @@
-"""What a model's folder states about its vectors, before it is opened."""
+"""Read what a model's folder states about its vectors, before it is opened."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _as_flow(order: str, name: str) -> None:
 
 
 def _group_maker(first: int, last: int) -> Any:
-    """`make_group`, as a task where a server shows it."""
+    """Return `make_group`, as a task where a server shows it."""
     if not _shown_by_a_server():
         return make_group
     from prefect import task
@@ -168,7 +168,7 @@ def _group_maker(first: int, last: int) -> Any:
 
 @contextlib.contextmanager
 def _client(address: str) -> Iterator[Any]:
-    """A client of the scheduler."""
+    """Yield a client of the scheduler."""
     from distributed.comm.addressing import resolve_address
     from prefect_dask.client import PrefectDaskClient
 

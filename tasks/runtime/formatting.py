@@ -1,10 +1,10 @@
-"""Seconds, bytes and rates as people write them."""
+"""Seconds, bytes, numbers and energy in words."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `4.2 s`, `3 min 20 s`, `5 h 12 min`."""
+    """Return seconds in words: `4.2 s`, `3 min 20 s`, `5 h 12 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -12,7 +12,7 @@ def duration(seconds: float) -> str:
 
 
 def in_units(num_bytes: float) -> str:
-    """A size as people write it."""
+    """Return a size with its unit: `512 B`, `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if num_bytes < 1024:
             return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
@@ -26,6 +26,6 @@ def short(number: float) -> str:
 
 
 def watt_hours(joules: float) -> str:
-    """Energy as bills have it: `12.3 Wh`, `1.2 kWh`."""
+    """Return energy in watt-hours: `12.3 Wh`, `1.2 kWh`."""
     hours = joules / 3600
     return f"{hours:.3g} Wh" if hours < 1000 else f"{hours / 1000:,.1f} kWh"

@@ -63,7 +63,7 @@ def listen(wanted: Execution) -> socket.socket:
 
 
 def exposure_warning(wanted: Execution) -> str:
-    """The warning that a training of several hosts begins with: what listens where, and who must not reach it."""
+    """Return the warning at the start of a training of several hosts: what listens where, and who must not reach it."""
     return (
         f"warning: these hosts train without passwords or encryption (execution.trusted_network): host 1 listens at "
         f"{wanted.rendezvous}, each process at a port of the interface of its host; all who reach these ports can "
@@ -83,16 +83,16 @@ def _is_address(host: str) -> bool:
 
 
 class HostSlot:
-    """A host's own place in a job."""
+    """A host's own slot in a job."""
 
     def __init__(self, folder: Path, number: int) -> None:
-        """Take it. Raises `FileExistsError` where another has it."""
+        """Take the slot. Raises `FileExistsError` where another has it."""
         self.number, self._path, self._count = number, folder / f"host-{number}", 0
         with self._path.open("x") as file:
             file.write(self._said())
 
     def beat(self) -> None:
-        """Say that this host lives. Raises `FileNotFoundError` when the job is over.
+        """Report that this host lives. Raises `FileNotFoundError` when the job is over.
 
         Written in place: what it says means nothing, only that it is something else.
         """
@@ -104,7 +104,7 @@ class HostSlot:
             os.close(descriptor)
 
     def leave(self) -> None:
-        """Give the place up."""
+        """Release the slot."""
         self._path.unlink(missing_ok=True)
 
     def _said(self) -> str:
@@ -120,7 +120,7 @@ def claim_free_slot(folder: Path, hosts: int) -> HostSlot | None:
 
 
 class RemoteHost:
-    """Another host's place, as it is seen from here."""
+    """Another host's slot, as this host sees it."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path, self._since = folder / f"host-{number}", time.monotonic()
@@ -129,7 +129,7 @@ class RemoteHost:
         self.beats = False
 
     def look(self) -> None:
-        """See whether it has changed."""
+        """Note whether the slot's content has changed since the last look."""
         if (said := self._read()) != self._said:
             self.beats, self._said, self._since = bool(said and self._said), said, time.monotonic()
             self.host = said.partition(" ")[0] or self.host
@@ -160,15 +160,15 @@ class HostMonitor:
         self._others = [RemoteHost(folder, number) for number in range(1, wanted.hosts)]
 
     def look(self) -> None:
-        """Say that this host lives, and see to the others. Raises `Lost`; `UserError` where they have not all come."""
+        """Report that this host lives, and check the others. Raises `Lost`; `UserError` where some have not joined."""
         self._own.beat()
         begun = (self._folder / STARTED).exists()
         self._see_who_is_lost(begun)
         if not begun and time.monotonic() - self._since > SECONDS_UNTIL_ALL_JOINED:
-            came = 1 + sum(other.is_taken for other in self._others)
+            joined = 1 + sum(other.is_taken for other in self._others)
             raise UserError(
-                f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {came} came in "
-                f"{SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, or "
+                f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {joined} came "
+                f"in {SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, or "
                 "wait for fewer"
             )
 

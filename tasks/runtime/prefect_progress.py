@@ -82,13 +82,13 @@ class ProgressReporter:
         self._thread = threading.Thread(target=follow, args=(self._follow,), daemon=True, name=key)
 
     def see(self, bar: tqdm[None]) -> None:
-        """A bar has begun."""
+        """Follow a bar that has begun."""
         self.bar, self._first_look = bar, None
         if self._thread.ident is None and not self._ended.is_set():  # it has not been started before
             self._thread.start()
 
     def end(self, *, well: bool) -> None:
-        """The stage has ended; what is shown says so before the task run ends, if the server answers soon."""
+        """Show that the stage has ended, before the task run ends, if the server answers soon."""
         self._well = well
         self._ended.set()
         if self._thread.is_alive():

@@ -27,7 +27,7 @@ def run_as_task(job: Job, build: Callable[[], Manifest], cached: bool) -> Manife
 
 
 def task_of(job: Job, cached: bool, build: Callable[[], Manifest]) -> Any:
-    """A task whose result is the job's manifest, under the artifact's key.
+    """Return a task whose result is the job's manifest, under the artifact's key.
 
     Prefect remembers a result even when the folder is gone, so `refresh_cache` says when it is.
     """
@@ -59,7 +59,7 @@ def describe(job: Job, manifest: Manifest) -> None:
 
 
 def artifact_key(name: str) -> str:
-    """A name as Prefect takes it: small letters, digits and dashes."""
+    """Return a name as Prefect takes it: small letters, digits and dashes."""
     return "".join(letter if letter.isalnum() and letter.isascii() else "-" for letter in name.lower())
 
 
@@ -82,7 +82,7 @@ def manifest_table(manifest: Manifest) -> list[dict[str, str]]:
 
 
 def _inputs(inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each input as stage/key; of a list each under its number."""
+    """Yield the name and STAGE/KEY of each input; members of a list are named by their numbers."""
     for name, value in inputs.items():
         if isinstance(value, list):
             yield from ((f"{name}.{number}", member) for number, member in enumerate(value))

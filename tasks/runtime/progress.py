@@ -29,7 +29,7 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
 
 
 def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
-    """A bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; not drawn where it is not shown."""
+    """Return a bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; drawn only where `shown`."""
     terminal = sys.stderr.isatty() or in_notebook()
     progress_bar = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
@@ -50,7 +50,7 @@ def in_notebook() -> bool:
 
 @contextlib.contextmanager
 def watched_by(watcher: Callable[[tqdm[None]], None]) -> Iterator[None]:
-    """Bars that are begun in this block are given to `watcher` too."""
+    """Also give the bars that begin in this block to `watcher`."""
     token = _watcher.set(watcher)
     try:
         yield
@@ -84,4 +84,4 @@ class Lines:
             sys.stderr.flush()
 
     def flush(self) -> None:
-        """Lines are flushed as they are written."""
+        """Do nothing: lines are flushed as they are written."""

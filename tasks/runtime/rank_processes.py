@@ -95,7 +95,7 @@ class Processes:
 
 
 def _environment(slot: int, number: int, meeting: Path) -> dict[str, str]:
-    """The environment of this host's process of a number: ours, its rank, and the interface that it listens on.
+    """Return the environment of a process of this host: ours, its rank, and the interface that it listens on.
 
     Each process has as many threads as `execution.threads` says. Modules are imported from where we import them, and
     from nowhere else.

@@ -1,7 +1,7 @@
-"""SIGTERM asks a process to end: a training notes it and answers when it has saved what it has.
+"""SIGTERM requests that a process ends: a training notes it and ends when it has saved a checkpoint.
 
-Python delivers signals to the main thread only; in any other thread these blocks change nothing. `saving` and
-`in_stage` tell other threads, which would end the process, that the main thread has something to finish first.
+Python delivers signals to the main thread only; in any other thread these blocks change nothing. Other threads, which
+would end the process, learn from `is_saving` and `is_building_stage` what the main thread finishes first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_building_stage() -> bool:
 
 @contextlib.contextmanager
 def building_stage() -> Iterator[None]:
-    """A block that builds a stage's artifact."""
+    """Note that this block builds a stage's artifact."""
     _stages.append(None)
     try:
         yield

@@ -39,9 +39,10 @@ def check_family(module: nn.Module) -> None:
     """Raise `UserError` unless the module's encoders are BERTs."""
     for part in module.modules():
         if isinstance(part, Adapter):
-            found = part.network.config.model_type
+            model_type = part.network.config.model_type
             raise UserError(
-                f"execution.compile: expected a backbone of model_type bert, found {found}; set execution.compile=false"
+                f"execution.compile: expected a backbone of model_type bert, found {model_type}; "
+                "set execution.compile=false"
             )
 
 

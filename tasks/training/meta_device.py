@@ -14,7 +14,7 @@ RANDOM_INIT = ("normal_", "uniform_")
 
 @contextlib.contextmanager
 def on_meta_device() -> Iterator[None]:
-    """Modules made in this block take no memory, and no random numbers are drawn for them.
+    """Build modules in this block without memory, and without drawing random numbers for them.
 
     Drawing for what has no memory changes nothing, but PyTorch imports its compiler for it, which takes as long as
     reading a recipe and working out all of its keys.

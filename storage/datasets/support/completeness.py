@@ -16,8 +16,8 @@ def check_count(reader: str, path: Path, part: str, split: str | None, count: in
     """Raise UserError for a part with another number of rows than the complete collection."""
     expected = datasets.num_rows(reader, part, split)
     if expected is not None and count != expected:
-        of = f" of split {split}" if split else ""
-        raise UserError(f"{path}: the {part}{of} has {count:,} rows; {reader} has {expected:,}: {FIX}")
+        of_split = f" of split {split}" if split else ""
+        raise UserError(f"{path}: the {part}{of_split} has {count:,} rows; {reader} has {expected:,}: {FIX}")
 
 
 def check_files(reader: str, files: Iterable[Path]) -> None:

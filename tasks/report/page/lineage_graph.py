@@ -84,18 +84,18 @@ def drawing(done: Sequence[Done]) -> str:
 
 
 def standalone(svg: str) -> str:
-    """A drawing that brings its style and a white ground."""
+    """Return a drawing with its style and a white background."""
     start = svg.index(">") + 1
     return f'{svg[:start]}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>{svg[start:]}'
 
 
 def named(done: Done) -> str:
-    """A stage and its round."""
+    """Return the name of a stage with its round."""
     return f"{done.stage} ({done.round})" if done.round else done.stage
 
 
 def as_image(svg: str, words: str) -> str:
-    """A drawing in Markdown."""
+    """Return a drawing as an image in Markdown, with `words` for readers who do not see it."""
     return f"![{words}](data:image/svg+xml;base64,{b64encode(svg.encode()).decode()})"
 
 
