@@ -13,12 +13,14 @@ from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
 from flows.study.claims import Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
+from flows.study.order import needed
 from storage.files import write_atomically
-from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure, lines
+from storage.results.study_runs import read_study_run
+from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part
-from tasks.report.page.study_markdown import Claimed, pictures, study_brief, study_part
-from tasks.report.page.study_summary import Answer, study_summary
+from tasks.report.page.study_markdown import Claimed, pictures, study_part
+from tasks.report.page.study_summary import Answer, study_brief, study_summary
 
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
@@ -32,7 +34,7 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
-    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims, drawn)}
+    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims, results)}
 
 
 def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
@@ -50,12 +52,11 @@ def _matrices() -> list[str]:
     return [matrix_part(json.loads(file.read_text()), remarks.get(file.stem, "")) for file in files]
 
 
-def _readme(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
-    several = drawn is not None and len(list(lines(drawn))) > 1  # one point shows nothing
-    picture = f"![Quality by pre-training steps and by CPU time](docs/images/{FIGURE})\n" if several else ""
-    brief = study_brief(study.title, study.description, claims)
-    part = "\n" + "\n".join(filter(None, [picture, brief])) + "\n"
-    return with_part(README.read_text(), part, (FIRST, LAST), README)
+def _readme(study: Study, claims: Sequence[Claimed], results: Path) -> str:
+    trials = needed(study)
+    kept = sum(read_study_run(trial.folder(results)) is not None for trial in trials)
+    brief = study_brief(study.question, answers(study, claims), claims, (kept, len(trials)))
+    return with_part(README.read_text(), f"{brief}\n", (FIRST, LAST), README)
 
 
 def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:

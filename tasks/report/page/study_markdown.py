@@ -12,11 +12,11 @@ from jinja2 import Template
 from storage.results.study_runs import StudyRun
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Verdict
 from tasks.report.page.chart_geometry import Curve
-from tasks.report.page.statistics import probability
+from tasks.report.page.statistics import probability, signed
 from tasks.report.page.study_curves import panels
 from tasks.report.page.study_run_costs import costs_of_runs, package_versions
 from tasks.report.page.svg_charts import Difference, curves, forest
-from tasks.report.page.templates import signed, template
+from tasks.report.page.templates import template
 from tasks.runtime.formatting import duration, short
 
 FOREST = "study_differences.svg"
@@ -65,17 +65,8 @@ def study_part(title: str, description: str, claims: Sequence[Claimed], dropped:
         title=title, description=description, lines=list(claim_lines(claims)),
         forest=FOREST if _differences(claims) else None,
         claims=[_claim(claim) for claim in claims], dropped=dropped, runs=list(costs_of_runs(list(runs.values()))),
-        versions=package_versions(list(runs.values())), counts=verdict_counts(claims), brief=False,
+        versions=package_versions(list(runs.values())), counts=verdict_counts(claims),
     )  # fmt: skip
-
-
-def study_brief(title: str, description: str, claims: Sequence[Claimed]) -> str:
-    """Return the table of the claims that have a result, for the README; empty if there is none."""
-    lines = [line for line in claim_lines(claims) if line["verdict"] != "not run"]
-    if not lines:
-        return ""
-    return _template().render(title=title, description=description, lines=lines, counts=verdict_counts(claims),
-                                          brief=True)  # fmt: skip
 
 
 def _template() -> Template:
@@ -174,11 +165,13 @@ def _words(comparison: SystemComparison | CostComparison) -> str:
 
 
 def verdict_counts(claims: Sequence[Claimed]) -> str:
-    """Return the numbers of claims by verdict."""
+    """Return the numbers of claims by verdict, without the verdicts that no claim has."""
     kinds: tuple[Verdict, ...] = ("supported", "contradicted", "bounded", "inconclusive", "not run")
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
     words = {kind: "without all of their runs" if kind == "not run" else kind for kind in kinds}
-    return f"Verdicts of {len(claims)} claims: " + ", ".join(f"{number[kind]} {words[kind]}" for kind in kinds)
+    return f"Verdicts of {len(claims)} claims: " + ", ".join(
+        f"{number[kind]} {words[kind]}" for kind in kinds if number[kind]
+    )
 
 
 def _claim(claim: Claimed) -> dict[str, Any]:
