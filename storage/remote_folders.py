@@ -41,7 +41,7 @@ def opened(url: str) -> Iterator[tuple[Any, str]]:
     scheme = url.partition("://")[0]
     try:
         system, path = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
+    except (ImportError, ValueError, OSError) as error:  # the last from one that connects at once
         extra = f'; pip install "pretrieve[{EXTRAS[scheme]}]"' if scheme in EXTRAS else "; expected s3:// or gs://"
         raise UserError(f"{quoted(url)}: cannot be opened ({one_line(str(error))}){extra}") from None
     system.invalidate_cache()
@@ -79,7 +79,8 @@ def upload(folder: Path, url: str, last: str, *, replaced: Sequence[str] = ()) -
             if stale := system.find(f"{path}/{name}"):
                 system.rm(stale)
         for name in names:
-            system.makedirs(f"{path}/{name}".rpartition("/")[0], exist_ok=True)
+            if url.partition("://")[0] not in EXTRAS:  # s3fs would make a bucket of a name that was typed wrongly
+                system.makedirs(f"{path}/{name}".rpartition("/")[0], exist_ok=True)
             system.put_file(str(folder / name), f"{path}/{name}")
 
 

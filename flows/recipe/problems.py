@@ -19,6 +19,9 @@ from storage.settings import Settings
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic models, and of dataclasses
 EXAMPLES = SHIPPED / "quickstart.yaml"
 LONGEST_EXAMPLE = 120  # characters
+SECTION = re.compile(r"a (valid )?dictionary or .*")  # what pydantic writes of a value that replaces a section
+MEMBER = re.compile(r".*\[.*\]|str|int|float|bool")  # how pydantic names the member of a union in a location
+SHOULD_BE = "Input should be "
 INNER_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")  # how a message about a key of the section itself begins
 
 
@@ -26,13 +29,15 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
     """Return the first problem of a recipe; an unknown key comes first, since a typo explains a missing key."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] not in UNKNOWN)
     first = problems[0]
-    location = [part for part, _ in groupby(first["loc"])]  # a union's tag may repeat its key
+    location = _location(first)
     if first["type"] in UNKNOWN:
         message = f"unknown key{hint(str(location[-1]), known_keys(location[:-1], shape))}"
     elif first["type"] == "missing":
         message = f"this key is missing{_example(location, shape)}"
     else:
-        message = first["msg"].removeprefix("Value error, ")
+        alternatives = [problem for problem in problems if _location(problem) == location]
+        message = _expected([problem["msg"] for problem in alternatives])
+        problems = [first, *(problem for problem in problems if problem not in alternatives)]
         value = first["input"]
         if location and (inner := INNER_KEY.match(message)):
             location += inner[1].split(".")
@@ -43,6 +48,19 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
         message += _example(location, shape)
     message = f"{_name(location)}: {message}" if location else message
     return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+
+
+def _location(problem: Any) -> list[int | str]:
+    """Return the key of a problem, without the members of unions that pydantic puts into its location."""
+    parts = [part for part, _ in groupby(problem["loc"])]  # a union's tag may repeat its key
+    return [part for part in parts if isinstance(part, int) or not MEMBER.fullmatch(part)]
+
+
+def _expected(messages: Sequence[str]) -> str:
+    """Return what was expected of a value, which may be one of several kinds, as one message."""
+    first, *others = (message.removeprefix("Value error, ") for message in messages)
+    kinds = [message.removeprefix(SHOULD_BE) for message in others if message.startswith(SHOULD_BE)]
+    return SECTION.sub("a section of keys", " or ".join([first, *kinds]))
 
 
 def hint(name: str, known: Collection[str]) -> str:

@@ -21,6 +21,7 @@ MARKER = ".pretrieve-store"
 FORMAT = 1
 KEY = re.compile(r"[0-9a-f]{24}")
 OWN_FOLDERS = {".work", ".locks", ".damaged", ".prefect", ".rebuilds", ".runs", "ledger", "reports"}
+URL = re.compile(r"[a-z][a-z0-9+]*:/")  # as a path has it, which keeps one of its slashes
 SYSTEM_FOLDERS = {"lost+found", ".snapshot"}  # which a new file system has
 
 
@@ -29,6 +30,11 @@ def recognise(root: Path) -> bool:
 
     Raises UserError for a folder that is not a store, cannot be read, or has a format that is not known here.
     """
+    if URL.match(str(root)):
+        raise UserError(
+            f"{root}: expected a folder of a POSIX file system, since a store needs its renames and locks, and this is "
+            "a URL; object stores can have collections and exports"
+        )
     try:
         root = root.resolve()
         if not root.exists():

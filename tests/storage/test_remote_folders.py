@@ -139,7 +139,7 @@ def test_what_cannot_be_read_is_said(url: str, words: str, tmp_path: Path, monke
 def test_an_export_makes_no_bucket(tmp_path: Path) -> None:
     (tmp_path / "provenance.json").write_text("{}")
 
-    with pytest.raises(UserError, match="s3://typed-wrongly/x: .* check the name"):
+    with pytest.raises(UserError, match=r"s3://typed-wrongly/x: .* check the name"):
         upload(tmp_path, "s3://typed-wrongly/x", "provenance.json")
 
     assert not fsspec.filesystem("s3").exists("typed-wrongly")
@@ -151,5 +151,5 @@ def test_a_server_that_is_unknown_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", unknown)  # as for ftp://, which connects at once
 
-    with pytest.raises(UserError, match="'ftp://nowhere/x': cannot be opened .*Name or service not known"):
+    with pytest.raises(UserError, match=r"'ftp://nowhere/x': cannot be opened .*Name or service not known"):
         must_be_free_at("ftp://nowhere/x", "provenance.json", shared=False)

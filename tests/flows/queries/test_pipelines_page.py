@@ -15,6 +15,7 @@ import yaml
 from jinja2 import Environment
 
 from flows.queries.partitions import export_partition
+from flows.recipe.load import load_recipe
 from tests.flows.queries.test_export import Corpus, corpus, kept
 from tests.test_readme import ROOT
 
@@ -70,6 +71,22 @@ def test_dags_and_assets_parse_and_call_our_commands() -> None:
         ast.parse(program)
         assert "queries" in program
         assert "--format" in program
+
+
+def test_the_dag_runs_its_commands_in_a_folder_that_stays() -> None:
+    calls = (node for node in ast.walk(ast.parse(blocks("python")[0])) if isinstance(node, ast.Call))
+    operators = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "BashOperator"]
+
+    assert len(operators) == 2
+    for operator in operators:
+        assert {"cwd", "append_env"} <= {keyword.arg for keyword in operator.keywords}
+
+
+def test_the_builds_name_a_collection() -> None:
+    for program in blocks("python"):
+        texts = [str(node.value) for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Constant)]
+        [change] = re.findall(r"dataset\.path=\S+", " ".join(texts))
+        assert load_recipe("small/beir", [change])[0].dataset.path
 
 
 def test_the_dag_takes_the_newest_version_of_its_recipe() -> None:

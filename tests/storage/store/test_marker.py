@@ -154,7 +154,7 @@ def test_an_object_store_is_no_store(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    for name in ("queries build", "queries list", "up", "gc"):
+    for name in ("queries build", "queries list", "down"):
         ended = command(capsys, *(word.format(url) for word in COMMANDS[name]))
         assert ended.code == 2
         assert "expected a folder of a POSIX file system" in ended.err
