@@ -145,7 +145,7 @@ def _fill(
 
 
 def _in_words(counts: Mapping[str, int]) -> str:
-    return f"{counts['kept']:,} kept, {counts['made']:,} made, {counts['empty']:,} of them empty"
+    return f"{counts['kept']:,} from the cache, {counts['made']:,} generated, {counts['empty']:,} of them empty"
 
 
 def _ledger(generator: Generator, settings: NamedGeneration) -> GenerationCache:
