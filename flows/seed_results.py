@@ -19,8 +19,7 @@ from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.files import write_atomically
 from tasks.report.page.costs import cpu_range, kept_costs, machines_of_runs
-from tasks.report.page.statistics import claim_in_words, headline_rows, probability
-from tasks.report.page.templates import signed
+from tasks.report.page.statistics import claim_in_words, headline_rows, probability, signed
 
 README, FOLDER = PROJECT / "README.md", PROJECT / "results" / "seeds"
 SHOWN = FOLDER / "quickstart.json"

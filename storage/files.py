@@ -32,6 +32,11 @@ SYSTEM_PREFIXES = ("._", ".nfs", ".fuse_hidden")
 _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
+def cache_folder() -> Path:
+    """Return the folder of caches that are in no store: PRETRIEVE_CACHE, or ~/.cache/pretrieve."""
+    return Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser()
+
+
 def sha256_of(path: Path) -> str:
     """Return the sha256 of a file, read again in this process only if its size, inode or times have changed."""
     status = path.stat()

@@ -7,7 +7,6 @@ other encoders on the same machine, since nearly all of them is matrix products;
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from torch import nn
 from models.layers.bert import BertConfig, BertForMaskedLM
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import pad
-from storage.files import write_atomically
+from storage.files import cache_folder, write_atomically
 from tasks.flops import counting
 from tasks.machine import num_cores
 from tasks.runtime.device import autocast, choose_device
@@ -58,7 +57,7 @@ def encoder_rates() -> EncoderRates:
     """
     device = choose_device()
     machine = _fingerprint(device)
-    file = Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser() / "rates.json"
+    file = cache_folder() / "rates.json"
     known = _read(file)
     if machine not in known:
         encoding, training = _measure(device)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from flows.matrix.grid import grid_of, seeds_of
+from flows.matrix.grid import Grid
 from flows.matrix.planned import PlannedCell, PlannedGrid, State
 from flows.matrix.results import PAGE, contents, write_page
 from flows.reproduce import as_flow, build, published
@@ -33,12 +33,8 @@ class RunsFailed(Exception):
     """Runs of a matrix have failed; the message is one line."""
 
 
-def run(
-    recipes: Sequence[str], seeds: str, folder: Path, *, changes: Sequence[str], vary: Sequence[str],
-    name: str | None, show: bool, as_json: bool,
-) -> None:  # fmt: skip
+def run(grid: Grid, folder: Path, *, show: bool, as_json: bool) -> None:
     """Run what is missing, or only `show` the matrix; print grid and results. Exit code 1 where a run failed."""
-    grid = grid_of(recipes, seeds_of(seeds), changes, vary, name)
     store, failed = Store.open_or_new(folder), 0
     if show:
         with sources.assuming_present():

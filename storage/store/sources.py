@@ -12,6 +12,7 @@ from pathlib import Path
 from storage import datasets
 from storage.artifact import Source, source_of
 from storage.errors import UserError, quoted
+from storage.files import cache_folder
 from storage.imports import negative_files, pseudo_query_files
 from storage.remote_folders import is_url, local_path, mirror, mirror_of
 
@@ -90,7 +91,7 @@ def locate(path: str | None, reader: str) -> Path:
 
 def _mirrored(url: str) -> Path:
     """Return a copy of a collection in an object store; a plan copies none."""
-    cache = Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser() / "collections"
+    cache = cache_folder() / "collections"
     if _missing.get() is not None and not (folder := mirror_of(url, cache)).exists():
         raise UserError(f"dataset.path: {url} has not been copied to {folder} yet; a run copies it")
     return mirror(url, cache)

@@ -31,7 +31,7 @@ from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, 
 from tasks.finetuning.teacher_scores import Teacher as Teacher
 from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, check_retriever, untrained
-from tasks.retrieval.encode import Encoding
+from tasks.retrieval.encode import Encoding, check_below
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
@@ -156,7 +156,7 @@ def check(
             check_retriever(settings.retriever, backbone, folder)
     except ValueError as error:
         raise UserError(f"rounds: {name}: train.retriever: {error}") from None
-    _check_dimensions(f"rounds: {name}: train.matryoshka", settings.matryoshka, model)
+    check_below(f"rounds: {name}: train.matryoshka", settings.matryoshka, model.dense_size)
     limits = {
         f"rounds: {name}: train.query_max_tokens": settings.query_max_tokens,
         f"rounds: {name}: train.passage_max_tokens": settings.passage_max_tokens,
@@ -168,18 +168,13 @@ def check(
             raise UserError(f"{key}: expected at most {model.encoder.num_positions}, found {tokens}")
 
 
-def _check_dimensions(key: str, dims: Sequence[int], model: Retriever) -> None:
-    if dims and max(dims) >= model.dense_size:
-        raise UserError(f"{key}: expected dimensions below the vectors' {model.dense_size}, found {max(dims)}")
-
-
 def begin(folder: Path, settings: Training) -> Retriever:
     """Return the retriever to train, from a checkpoint's folder."""
     try:
         model = retriever.load_for_training(folder, settings.retriever)
     except ValueError as error:
         raise UserError(f"train.retriever: {error}") from None
-    _check_dimensions("train.matryoshka", settings.matryoshka, model)
+    check_below("train.matryoshka", settings.matryoshka, model.dense_size)
     longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), model.encoder.num_positions
     if longest > positions:
         raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")

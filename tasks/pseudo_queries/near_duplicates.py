@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
-import pyarrow as pa
-
 from storage.external.database import Database
 
 COMPARED = 1000  # queries that share one of their rarest words; later ones are compared with that many first ones
-SETS = pa.schema([("id", pa.int64()), ("words", pa.list_(pa.string()))])
 
 # A pair's set with fewer words (with equal numbers the first) is `small`. Its shared words are at least 2t/(1+t) of its
 # own and t of the other's, so that they share a word of the first size - least + 1, the prefix, of each.

@@ -117,7 +117,12 @@ def check_dimensions(location: str, dims: Sequence[int], dense_dim: int | None, 
     """
     if not dims or (dense_dim is None and not (backbone / CONFIG).is_file()):
         return
-    if max(dims) >= (size := dense_dim or backbones.sizes(backbone).hidden_size):
+    check_below(location, dims, dense_dim or backbones.sizes(backbone).hidden_size)
+
+
+def check_below(location: str, dims: Sequence[int], size: int) -> None:
+    """Raise UserError unless all dimensions are below the size of the vectors."""
+    if dims and max(dims) >= size:
         raise UserError(f"{location}: expected dimensions below the vectors' {size}, found {max(dims)}")
 
 

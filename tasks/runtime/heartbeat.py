@@ -168,8 +168,8 @@ class HostMonitor:
             joined = 1 + sum(other.is_taken for other in self._others)
             raise UserError(
                 f"execution.hosts: {self._wanted.hosts} hosts should meet at {self._wanted.rendezvous}, {joined} came "
-                f"in {SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, or "
-                "wait for fewer"
+                f"in {SECONDS_UNTIL_ALL_JOINED / 60:.0f} minutes; run `pretrieve join` on the others and start again, "
+                "or wait for fewer"
             )
 
     def ask_who_is_lost(self) -> None:

@@ -29,7 +29,6 @@ from tasks.stage import stage
 from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
 NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
-LAYERS = 6
 
 
 @pytest.fixture(scope="module")

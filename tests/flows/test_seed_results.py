@@ -62,13 +62,6 @@ def test_only_runs_of_one_recipe_with_different_seeds_are_kept_together(other: d
         seed_results.kept([report(42, 0.6, 0.1), other])
 
 
-def test_a_readme_without_the_marks_is_refused() -> None:
-    content = seed_results.kept([report(42, 0.6, 0.1)])
-
-    with pytest.raises(UserError, match="results go between them"):
-        seed_results.readme("no marks", content)
-
-
 def test_the_readme_is_what_the_kept_results_say() -> None:
     text = seed_results.README.read_text()
 

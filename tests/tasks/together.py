@@ -24,7 +24,7 @@ from tasks.training.checkpoints import weights
 from tasks.training.grad_cache import gradients
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
-from tests.models.retrievers.test_objective import exclusions, random_tokens
+from tests.models.retrievers.random_examples import exclusions, random_tokens
 from tests.tiny import start, tiny_retriever, tiny_tokenizer
 
 

@@ -10,8 +10,8 @@ from jinja2 import Template
 from rich.table import Table
 from rich.text import Text
 
-from tasks.report.page.statistics import direction, mark, probability
-from tasks.report.page.templates import css, signed, template
+from tasks.report.page.statistics import direction, mark, probability, signed
+from tasks.report.page.templates import css, template
 
 SIDES = ("A", "B")
 TESTS = (

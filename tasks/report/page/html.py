@@ -12,8 +12,18 @@ from tasks.report.page.chart_geometry import dots, plot, scatter, sizes
 from tasks.report.page.corpus_page import SHARES, share, value
 from tasks.report.page.histograms import columns_of_lengths
 from tasks.report.page.lineage_graph import drawing
-from tasks.report.page.statistics import claimed, direction, headline_rows, mark, marks, probability, top, verdict
-from tasks.report.page.templates import css, signed, template
+from tasks.report.page.statistics import (
+    claimed,
+    direction,
+    headline_rows,
+    mark,
+    marks,
+    probability,
+    signed,
+    top,
+    verdict,
+)
+from tasks.report.page.templates import css, template
 from tasks.report.page.transfer_table import elsewhere
 from tasks.runtime.formatting import duration, in_units, short, watt_hours
 from tasks.session import Done

@@ -7,8 +7,8 @@ from typing import Any
 
 from tasks.report.page.costs import cpu_range, machines_of_runs
 from tasks.report.page.matrix_page import compared, comparisons, interval, verdict
-from tasks.report.page.statistics import direction
-from tasks.report.page.templates import signed, template
+from tasks.report.page.statistics import direction, signed
+from tasks.report.page.templates import template
 
 Content = Mapping[str, Any]
 

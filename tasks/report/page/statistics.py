@@ -137,17 +137,22 @@ def mark(sign: int) -> str:
 def verdict(row: Row) -> str:
     """Return a test in words: `retriever_2 is better than bm25: +0.050 MRR@10 (p_holm = 0.0012)`."""
     words = {1: "is better than", -1: "is worse than", 0: "is not significantly different from"}[direction(row)]
-    sign = "−" if row["difference"] < 0 else "+"
-    change = f"{sign}{abs(row['difference']):.3f} {row['metric']}"
-    return f"{row['run']} {words} {row['baseline']}: {change} (p_holm {probability(row['p_holm'])})"
+    return f"{row['run']} {words} {row['baseline']}: {_change(row, row['metric'])}"
 
 
 def claimed(claim: Row, metric: str) -> str:
     """Return a claim and the decision about it in words."""
-    sign = "−" if claim["difference"] < 0 else "+"
-    change = f"{sign}{abs(claim['difference']):.3f} {metric} (p_holm {probability(claim['p_holm'])})"
     decision = "supported" if claim["supported"] else "not supported"
-    return f"{claim_in_words(claim)}: {decision}, {change}"
+    return f"{claim_in_words(claim)}: {decision}, {_change(claim, metric)}"
+
+
+def _change(test: Row, metric: str) -> str:
+    return f"{signed(test['difference'])} {metric} (p_holm {probability(test['p_holm'])})"
+
+
+def signed(value: float) -> str:
+    """Format a difference with its sign: `+0.046`, `−0.012`."""
+    return f"{'−' if value < 0 else '+'}{abs(value):.3f}"
 
 
 def claim_in_words(claim: Row) -> str:

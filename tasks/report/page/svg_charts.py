@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tasks.report.page.chart_geometry import Curve, axis, polyline, position
-from tasks.report.page.templates import signed, template
+from tasks.report.page.statistics import signed
+from tasks.report.page.templates import template
 
 WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 60
 LEFT, RIGHT = 12, 12

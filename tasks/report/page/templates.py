@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from tasks.report.glossary import kinds, metrics, tests
+from tasks.report.page.statistics import signed
 
 FOLDER = Path(__file__).parent
 MARKDOWN = ".md.j2"
@@ -46,11 +47,6 @@ def css(*names: str) -> str:
 def three(value: float) -> str:
     """Format a value with three digits: `0.756`."""
     return f"{value:.3f}"
-
-
-def signed(value: float) -> str:
-    """Format a difference with its sign: `+0.046`, `−0.012`."""
-    return f"{'−' if value < 0 else '+'}{abs(value):.3f}"
 
 
 def percent(share: float) -> str:

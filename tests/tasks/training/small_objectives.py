@@ -1,10 +1,12 @@
 """Small objectives, their batches and their trainings, for tests of the loop and of its gradients."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,7 @@ from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views import dense
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
+from tasks.training import loop
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import PIECES, start, tiny_tokenizer
@@ -27,6 +30,32 @@ FITTING = OptimisationSettings(
 )
 KINDS = ["ar", "ae", "contrast"]
 BatchOf = Callable[[int], Batch]
+
+
+class BrokenOff(Exception):
+    """Stands for a kill."""
+
+
+class Breaking:
+    """Batches that break off at some of their calls, counted from 1; `visited` has the step of each call."""
+
+    def __init__(self, batch_of: BatchOf, *calls: int) -> None:
+        self.visited: list[int] = []
+        self._batch_of, self._calls = batch_of, calls
+
+    def __call__(self, step: int) -> Batch:
+        self.visited.append(step)
+        if len(self.visited) in self._calls:
+            raise BrokenOff
+        return self._batch_of(step)
+
+
+def break_off_twice(train: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train until it breaks off, with a checkpoint after each step, and again without: what followed it is lost."""
+    for seconds in (0.0, math.inf):
+        monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+        with pytest.raises(BrokenOff):
+            train()
 
 
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from torch import Tensor
 from models.objective import Batch
 from models.tokens import Tokenizer
 from storage.errors import UserError
-from tasks.training import loop
 from tasks.training.averaging import Average, WeightAverage
-from tests.tasks.training.small_objectives import FITTING, batches, equal, objective, run
+from tests.tasks.training.small_objectives import FITTING, Breaking, batches, break_off_twice, equal, objective, run
 
 AVERAGES = {
     "exponential": Average(decay=0.7),
@@ -58,31 +56,21 @@ def test_the_end_is_the_average_of_the_weights(name: str, tokenizer: Tokenizer, 
     assert not equal(averaged, last)
 
 
-class BrokenOff(Exception):
-    """Stands for a kill."""
-
-
 @pytest.mark.parametrize("name", AVERAGES)
 def test_broken_off_and_taken_up_again_ends_as_unbroken(
     name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: object
 ) -> None:
     batch_of, fitting = batches("contrast", tokenizer), FITTING.model_copy(update={"average": AVERAGES[name]})
     unbroken = run(objective("contrast", dropout=0.1), batch_of, STEPS, tmp_path / "unbroken", fitting=fitting)
-    visited: list[int] = []
+    breaking = Breaking(batch_of, 5, 8)
 
-    def breaking(step: int) -> Batch:
-        visited.append(step)
-        if len(visited) in (5, 8):
-            raise BrokenOff
-        return batch_of(step)
+    def train() -> dict[str, Tensor]:
+        return run(objective("contrast", dropout=0.1), breaking, STEPS, tmp_path / "broken", fitting=fitting)
 
-    for seconds in (0.0, math.inf):  # the second time, what was done since the checkpoint is lost
-        monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
-        with pytest.raises(BrokenOff):
-            run(objective("contrast", dropout=0.1), breaking, STEPS, tmp_path / "broken", fitting=fitting)
-    resumed = run(objective("contrast", dropout=0.1), breaking, STEPS, tmp_path / "broken", fitting=fitting)
+    break_off_twice(train, monkeypatch)
+    resumed = train()
 
-    assert visited == [0, 1, 2, 3, 4, 4, 5, 6, 4, 5, 6]
+    assert breaking.visited == [0, 1, 2, 3, 4, 4, 5, 6, 4, 5, 6]
     assert equal(unbroken, resumed)
 
 

@@ -18,16 +18,13 @@ from tasks.training import loop
 from tasks.training.checkpoints import STATE
 from tasks.training.loop import Diverged, fit
 from tasks.training.optimiser import OptimisationSettings
+from tests.tasks.training.small_objectives import BrokenOff
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 FITTING = OptimisationSettings(
     learning_rate=3e-2, warmup_ratio=0.1, weight_decay=0.01, max_gradient_norm=1.0, chunk=None
 )
 STEPS = 6
-
-
-class BrokenOff(Exception):
-    """Stands for a kill."""
 
 
 class Slope(nn.Module):

@@ -23,7 +23,10 @@ from tasks.training.optimiser import parameter_groups, schedule
 from tests.tasks.training.small_objectives import (
     FITTING,
     KINDS,
+    Breaking,
+    BrokenOff,
     batches,
+    break_off_twice,
     equal,
     lines,
     objective,
@@ -122,10 +125,6 @@ def test_each_step_drops_other_numbers(dropout: float, tokenizer: Tokenizer, tmp
     assert (first == second) == (dropout == 0)
 
 
-class BrokenOff(Exception):
-    """Stands for a kill."""
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_broken_off_and_taken_up_again_ends_as_unbroken(
@@ -133,23 +132,17 @@ def test_broken_off_and_taken_up_again_ends_as_unbroken(
 ) -> None:
     batch_of, fitting = batches(kind, tokenizer), FITTING.model_copy(update={"chunk": chunk})
     unbroken = run(objective(kind, dropout=0.1), batch_of, 9, tmp_path / "unbroken", fitting=fitting)
-    visited: list[int] = []
+    breaking = Breaking(batch_of, 4, 8)
 
-    def breaking(step: int) -> Batch:
-        visited.append(step)
-        if len(visited) in (4, 8):
-            raise BrokenOff
-        return batch_of(step)
+    def train() -> dict[str, Tensor]:
+        return run(objective(kind, dropout=0.1), breaking, 9, tmp_path / "broken", fitting=fitting)
 
-    for seconds in (0.0, math.inf):  # the second time, what was done since the checkpoint is lost
-        monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
-        with pytest.raises(BrokenOff):
-            run(objective(kind, dropout=0.1), breaking, 9, tmp_path / "broken", fitting=fitting)
+    break_off_twice(train, monkeypatch)
     torch.manual_seed(99)
     np.random.seed(99)  # noqa: NPY002  # whatever stands in the global states
-    resumed = run(objective(kind, dropout=0.1), breaking, 9, tmp_path / "broken", fitting=fitting)
+    resumed = train()
 
-    assert visited == [0, 1, 2, 3, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8]
+    assert breaking.visited == [0, 1, 2, 3, 3, 4, 5, 6, 3, 4, 5, 6, 7, 8]
     assert equal(unbroken, resumed)
     assert lines(tmp_path / "broken") == lines(tmp_path / "unbroken")
     assert [line["step"] for line in lines(tmp_path / "broken")] == list(range(1, 10))
@@ -178,13 +171,8 @@ def test_a_torn_line_of_metrics_is_dropped(
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     batch_of, metrics = batches("ar", tokenizer), tmp_path / "logs" / "metrics.jsonl"
 
-    def breaking(step: int) -> Batch:
-        if step == 2:
-            raise BrokenOff
-        return batch_of(step)
-
     with pytest.raises(BrokenOff):
-        run(objective("ar"), breaking, 3, tmp_path)
+        run(objective("ar"), Breaking(batch_of, 3), 3, tmp_path)
     with metrics.open("a") as file:
         file.write('{"step": 3, "mlm": 4.')
 

@@ -7,19 +7,14 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from models.objective import Batch
 from models.tokens import Tokenizer
 from storage.artifact import key_of
 from tasks.training import checkpoints, loop
 from tasks.training.optimiser import OptimisationSettings
 from tests.tasks.pairs_of_words import SETTINGS as GENERATOR
-from tests.tasks.training.small_objectives import FITTING, batches, equal, lines, objective, run
+from tests.tasks.training.small_objectives import FITTING, Breaking, BrokenOff, batches, equal, lines, objective, run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-
-class BrokenOff(Exception):
-    """Stands for a kill."""
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
@@ -29,15 +24,9 @@ def test_lower_precision_is_near_float32_and_resumes_exactly(
     batch_of, fitting = batches("contrast", tokenizer), FITTING.model_copy(update={"precision": precision, "chunk": 3})
     run(objective("contrast"), batch_of, 6, tmp_path / "float32", fitting=FITTING.model_copy(update={"chunk": 3}))
     unbroken = run(objective("contrast"), batch_of, 6, tmp_path / "unbroken", fitting=fitting)
-
-    def breaking(step: int) -> Batch:
-        if step == 4:
-            raise BrokenOff
-        return batch_of(step)
-
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.raises(BrokenOff):
-        run(objective("contrast"), breaking, 6, tmp_path / "broken", fitting=fitting)
+        run(objective("contrast"), Breaking(batch_of, 5), 6, tmp_path / "broken", fitting=fitting)
     saved = tmp_path / "broken" / checkpoints.STATE / "000000004" / checkpoints.OPTIMISER
     with safe_open(saved, "pt") as file:
         assert ("scaler.scale" in file.keys()) == (precision == "float16")  # noqa: SIM118

@@ -11,9 +11,8 @@ from models.representation import Representation, Role
 from models.retrievers.views import late
 from models.retrievers.views.late import Settings, View
 from models.tokens import Tokenizer, Tokens, pad
-from tests.tiny import PIECES, SHAPE, tiny_bert
+from tests.tiny import PIECES, tiny_bert
 
-V = SHAPE["vocab_size"]
 CLS, SEP, MASK, DOT, COMMA = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[MASK]", ".", ","))
 DEFAULT: dict[str, Any] = {
     "dim": 6, "bias": False, "normalise": False, "exact_match": False, "skip_punctuation": False, "query_masks": None,
