@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.adapt.collections import HELDOUT, JUDGED
 from flows.adapt.recipes import METRIC, START
-from tasks.report.page.statistics import SIGNIFICANT, probability
+from tasks.report.page.statistics import SIGNIFICANT, probability, signed
 
 NAMES = {HELDOUT: "held-out pseudo-queries", JUDGED: "your judged queries"}
 
@@ -59,9 +59,8 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
 
 
 def _where(row: Row) -> str:
-    sign = "−" if row["difference"] < 0 else "+"
-    change = f"{sign}{abs(row['difference']):.3f} {METRIC}"
-    return f"{change} on {NAMES[row['dataset']]} (p_holm {probability(row['p_holm'])})"
+    where = f"{METRIC} on {NAMES[row['dataset']]}"
+    return f"{signed(row['difference'])} {where} (p_holm {probability(row['p_holm'])})"
 
 
 def _nothing_gained(tests: Sequence[Row], sets: Sequence[str]) -> str:
