@@ -34,7 +34,7 @@ def killing(rename: Callable[..., None], last: int) -> Callable[..., None]:
     return counted
 
 
-def request_of(folder: Path, start: str | None = None, size: str = "100 steps") -> Request:
+def request_of(folder: Path, start: str | None = None, size: str | None = "100 steps") -> Request:
     """Return the request for the texts and judgements in a folder, with the start there or another."""
     judgements = folder / "judged.tsv"
     return Request(

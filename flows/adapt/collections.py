@@ -67,7 +67,7 @@ def write_collections(
     """
     groups = [text_hash(row["text"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
-    queries, qrels = _topics(groups, pseudo)
+    queries, qrels = _topics(groups, pseudo, [] if judgements is None else judgements.queries)
     splits = {TRAIN: _of(qrels, held_out, inside=False), HELDOUT: _of(qrels, held_out, inside=True)}
     counts = {name: len({row["query_id"] for row in rows}) for name, rows in splits.items()}
     if min(counts.values()) < FEWEST:
@@ -101,10 +101,13 @@ def _held_out_per_mille(documents: int) -> int:
 Judged = dict[str, tuple[str, list[QrelRow]]]
 
 
-def _topics(groups: Sequence[str], pseudo: Sequence[Pseudo]) -> tuple[list[QueryRow], Judged]:
+def _topics(
+    groups: Sequence[str], pseudo: Sequence[Pseudo], judged_queries: Sequence[QueryRow]
+) -> tuple[list[QueryRow], Judged]:
     """Return the queries of the first document of each group, and by query its group and judgements.
 
-    A text that is a query of several groups does not say which document is relevant, and is left out.
+    A text that is a query of several groups does not say which document is relevant, and is left out. So is a text that
+    is one of the user's judged queries, such as a title: on these nothing is trained.
     """
     members: dict[str, list[str]] = defaultdict(list)
     first: dict[str, Pseudo] = {}
@@ -112,13 +115,15 @@ def _topics(groups: Sequence[str], pseudo: Sequence[Pseudo]) -> tuple[list[Query
         members[group].append(document.row["doc_id"])
         first.setdefault(group, document)
     groups_of_text: dict[str, set[str]] = defaultdict(set)
+    for query_row in judged_queries:
+        groups_of_text[text_hash(query_row["text"])].add(JUDGED)
     for group, document in first.items():
         for query in document.queries:
-            groups_of_text[query.lower()].add(group)
+            groups_of_text[text_hash(query)].add(group)
     queries: list[QueryRow] = []
     judged: Judged = {}
     for group, document in first.items():
-        texts = [text for text in dict.fromkeys(document.queries) if len(groups_of_text[text.lower()]) == 1]
+        texts = [text for text in dict.fromkeys(document.queries) if len(groups_of_text[text_hash(text)]) == 1]
         for number, text in enumerate(texts):
             query_id = f"{document.row['doc_id']}?{number}"
             queries.append({"query_id": query_id, "text": text})

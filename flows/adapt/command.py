@@ -18,7 +18,9 @@ def register(app: typer.Typer, panel: str) -> None:
 def adapt(
     collection: Annotated[
         Path,
-        typer.Argument(metavar="COLLECTION", help="BEIR folder; JSON-lines, CSV or Parquet file; or folder of texts."),
+        typer.Argument(
+            metavar="COLLECTION", help="BEIR folder; JSON-lines, CSV, TSV or Parquet file; folder of texts."
+        ),
     ],
     start: Annotated[
         str | None, typer.Option(metavar="MODEL", help="The model to adapt; by default an installed MiniLM.")

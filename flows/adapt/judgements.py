@@ -25,18 +25,25 @@ def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
 
     The file is a qrels file of BEIR (a header, then query-id, corpus-id, score) with queries.jsonl in its folder or
     the one above, or has a query's text, a document's id and, if there is one, a grade in each line, with tabs between.
+    Raises UserError for what the evaluation would refuse after the training.
     """
     if not file.is_file():
         raise UserError(f"--judgements {file}: there is no such file")
     first = next((text for _, text in read_lines(file)), "")
     is_beir = [name.strip().lower().replace("_", "-") for name in first.split("\t")] == beir.HEADER
     judged = _of_beir(file) if is_beir else _of_texts(file)
-    known = set(documents)
+    known, grades = set(documents), dict[tuple[str, str], int]()
     for row in judged.qrels:
+        if grades.setdefault((row["query_id"], row["doc_id"]), row["grade"]) != row["grade"]:
+            raise UserError(
+                f"--judgements {file}: document {quoted(row['doc_id'])} has two grades for one query; keep one line"
+            )
         if row["doc_id"] not in known:
             raise UserError(
                 f"--judgements {file}: document {quoted(row['doc_id'])} is not in the collection; remove it"
             )
+    if not any(grade > 0 for grade in grades.values()):
+        raise UserError(f"--judgements {file}: expected a relevant document, with a grade above 0; found none")
     return judged
 
 
@@ -50,7 +57,19 @@ def _of_beir(file: Path) -> Judgements:
     queries = [row for row in beir.all_queries(folder) if row["query_id"] in wanted]
     if missing := wanted - {row["query_id"] for row in queries}:
         raise UserError(f"--judgements {file}: query {quoted(min(missing))} is not in {folder}/queries.jsonl; add it")
-    return Judgements(queries, qrels)
+    return _without_ids_of_documents(Judgements(queries, qrels))
+
+
+def _without_ids_of_documents(judged: Judgements) -> Judgements:
+    """Return the judgements with other ids of queries if a query has the id of a document that is relevant to it.
+
+    BEIR's evaluation takes a document of the query's id for the query itself, and removes it from the results. Where
+    queries and documents are only numbered alike, it would remove what is to be found.
+    """
+    if not any(row["query_id"] == row["doc_id"] and row["grade"] > 0 for row in judged.qrels):
+        return judged
+    queries: list[QueryRow] = [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.queries]
+    return Judgements(queries, [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.qrels])
 
 
 def _of_texts(file: Path) -> Judgements:
@@ -58,12 +77,14 @@ def _of_texts(file: Path) -> Judgements:
     qrels: list[QrelRow] = []
     for where, text in read_lines(file):
         columns = [column.strip() for column in text.split("\t")]
-        if len(columns) not in (2, 3) or not columns[0] or (len(columns) == 3 and not columns[2].isdigit()):
+        grade = columns[2] if len(columns) == 3 else "1"
+        is_grade = beir.INTEGER.fullmatch(grade) and int(grade) in beir.GRADES
+        if len(columns) not in (2, 3) or not columns[0] or not is_grade:
             raise UserError(
                 f"{where}: expected a query, a document's id and maybe a grade with tabs, found {text[:60]!r}"
             )
         query_id = queries.setdefault(columns[0], f"judged{len(queries)}")
-        qrels.append({"query_id": query_id, "doc_id": columns[1], "grade": int(columns[2]) if columns[2:] else 1})
+        qrels.append({"query_id": query_id, "doc_id": columns[1], "grade": int(grade)})
     if not qrels:
         raise UserError(f"--judgements {file}: expected a query and a document's id in each line, found none")
     return Judgements([{"query_id": name, "text": text} for text, name in queries.items()], qrels)

@@ -60,7 +60,7 @@ SIZES = (
     Size("300 steps", 0, False, None, 300),
     Size("100 steps", 0, False, None, 100),
 )
-"""From the most to the least computation."""
+"""The first that fits is run; how much the last ones compute depends less on the collection than that of the others."""
 
 
 def sizes(name: str | None) -> Sequence[Size]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from flows.adapt.collections import ORIGINAL, TRAINING
 from storage.errors import UserError
+from storage.files import write_atomically
 from storage.imports.collection_files import TEXT_FILES, kind
 from storage.store import sources
 
@@ -40,8 +45,10 @@ class Request:
         return f"adapt_{readable}_{sha256(bytes(out)).hexdigest()[:6]}"
 
     def as_json(self) -> dict[str, Any]:
-        """Return what makes two requests the same."""
-        values = asdict(self) | {"hours": float(self.hours)}
+        """Return what makes two requests the same: paths are absolute, so that the working folder may differ."""
+        judgements = None if self.judgements is None else self.judgements.resolve()
+        values = asdict(self) | {"hours": float(self.hours), "collection": self.collection.resolve()}
+        values |= {"judgements": judgements}
         return {name: None if value is None else str(value) for name, value in values.items() if name != "out"}
 
 
@@ -50,7 +57,7 @@ def check(request: Request, store: Path) -> None:
     for path, what in ((request.collection, "collection"), (request.judgements, "file of judged queries")):
         if path is not None and not path.exists():
             raise UserError(f"{path}: there is no such file or folder; name your {what}")
-    if request.hours <= 0:
+    if not request.hours > 0:  # also of nan
         raise UserError(f"--hours {request.hours:g}: expected a number above 0")
     if kind(request.collection) == TEXT_FILES:
         _must_be_outside(request.collection, {"--out": request.out, "--store": store})
@@ -67,6 +74,33 @@ def check(request: Request, store: Path) -> None:
     for model in (request.start, request.generator, request.teacher):
         if model is not None:
             sources.weights(model)
+
+
+@contextmanager
+def started(request: Request) -> Iterator[None]:
+    """Record the request; if the preparation of a new one ends with an error of the user, remove what it wrote.
+
+    The corrected command is another request, and may use the same folder. Generated queries stay in the store.
+    """
+    file = request.out / REQUEST
+    resumes = file.is_file()
+    write_atomically(file, json.dumps(request.as_json(), indent=1) + "\n")
+    try:
+        yield
+    except UserError:
+        if not resumes:
+            _remove(request)
+        raise
+
+
+def _remove(request: Request) -> None:
+    """Remove the files of a preparation, and the folder if it is then empty."""
+    for folder in (ORIGINAL, TRAINING):
+        shutil.rmtree(request.out / folder, ignore_errors=True)
+    for file in (f"{request.name}.yaml", f"{request.name}_queries.yaml", REQUEST):
+        (request.out / file).unlink(missing_ok=True)
+    with suppress(OSError):
+        request.out.rmdir()
 
 
 def _is_foreign(path: Path) -> bool:

@@ -37,11 +37,12 @@ def encoding(start: Start) -> Encoding:
     return Encoding(query_max_tokens=start.limit(QUERY_TOKENS), passage_max_tokens=start.limit(PASSAGE_TOKENS))
 
 
-def suite(start: Start, collections: list[Collection], name: str) -> Suite:
+def suite(start: Start, collections: list[Collection], name: str, language: str = "en") -> Suite:
     """Return the suite that decides between the start and the candidates."""
+    split = Splitting(max_tokens=start.limit(144), titles=True, language=language)
     return Suite.model_validate({
         "title": f"Decision of {name}", "description": "held-out pseudo-queries, and judged queries if given",
-        "seed": 42, "tokenizer": start.weights, "split": {"max_tokens": start.limit(144), "titles": True},
+        "seed": 42, "tokenizer": start.weights, "split": split.model_dump(),
         "encode": encoding(start).model_dump(), "bm25": BM25.model_dump(),
         "index": {"engine": "exact"}, "search": {"documents": 100}, "metric": METRIC,
         "evaluate": {"metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000},

@@ -19,14 +19,17 @@ from flows.adapt import collections as data
 from flows.adapt import recipes, results
 from flows.adapt.decision import Decision, decide
 from flows.adapt.judgements import read_judgements
-from flows.adapt.request import REQUEST, Request, check
+from flows.adapt.request import Request, check, started
 from flows.adapt.survey import Survey, survey
+from flows.chain.given_models import check_models
 from flows.chain.suites import Collection, Suite
 from flows.evaluate import EvaluationRequest, evaluated
 from flows.evaluated_systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
+from flows.plan import planned
 from flows.queries.build import build as build_queries
 from flows.queries.versions import stored_version
+from flows.recipe.load import load_recipe
 from flows.reproduce import reproduced
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -60,25 +63,27 @@ def adapt(
     check(request, store_folder)
     start, store = start_of(request), Store.open_or_new(store_folder)
     surveyed = survey(kind(request.collection), read_documents(request.collection))
+    if surveyed.documents == surveyed.empty:
+        raise UserError(f"{request.collection}: expected documents with a text, found none; name another collection")
     for line in surveyed.lines():
         print_line(line)
     documents = list(read_documents(request.collection))
     judgements = None
     if request.judgements is not None:
         judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
-    write_atomically(request.out / REQUEST, json.dumps(request.as_json(), indent=1) + "\n")
-    pseudo = pseudo_queries(request, documents, start, surveyed, store)
-    counts = data.write_collections(request.out, documents, pseudo, judgements)
-    split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
-    print_line(f"pseudo-queries: {split} ({_method(request)})")
-    known = recipes.Numbers(surveyed.documents, counts[data.TRAIN])
-    file, size = _recipe(request, start, surveyed.language, known, print_line, store)
+    with started(request):
+        pseudo = pseudo_queries(request, documents, start, surveyed, store)
+        counts = data.write_collections(request.out, documents, pseudo, judgements)
+        split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
+        print_line(f"pseudo-queries: {split} ({_method(request)})")
+        known = recipes.Numbers(surveyed.documents, counts[data.TRAIN])
+        file, size = _recipe(request, start, surveyed.language, known, print_line, store)
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
     judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
     collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
-    suite = results.suite(start, collections, request.name)
+    suite = results.suite(start, collections, request.name, surveyed.language)
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text())
     decision = _decision(content, size)
@@ -140,24 +145,34 @@ def _recipe(
     print_line: Callable[[str], None],
     store: Store,
 ) -> tuple[Path, recipes.Size]:
-    """Return the recipe's file and its size: that of an interrupted run, else the largest that fits the hours."""
+    """Return the recipe's file and its size: that of an interrupted run, else the largest that fits the hours.
+
+    Raises UserError for a model that the recipe cannot use, before anything is built.
+    """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
         name = json.loads(chosen.read_text())["size"]
+        print_line(f"recipe: {file} ({name}), chosen by an earlier call")
         return file, next(size for size in recipes.SIZES if size.name == name)
-    speed = recipes.measured_flops()
-    hours = 0.0
-    for size in recipes.sizes(request.size):
-        folder = (request.out / data.TRAINING).resolve()
+    folder, speed = (request.out / data.TRAINING).resolve(), recipes.measured_flops()
+
+    def write(size: recipes.Size) -> None:
         content = recipes.recipe_content(request.name, folder, start, size, language)
         _write_recipe(file, content | {"seed": request.seed})
-        hours = recipes.estimated_hours(file, store, known, speed)
-        print_line(f"plan {size.name!r}: about {hours:.2f} h at {speed:.1e} FLOPs per second")
-        if hours <= request.hours or request.size:
+
+    hours: dict[recipes.Size, float] = {}
+    for size in recipes.sizes(request.size):
+        write(size)
+        hours[size] = recipes.estimated_hours(file, store, known, speed)
+        print_line(f"plan {size.name!r}: about {hours[size]:.2f} h at {speed:.1e} FLOPs per second")
+        if hours[size] <= request.hours or request.size:
             break
     else:
-        print_line(f"even the smallest plan may take more than --hours {request.hours:g}; it is run")
-    write_atomically(chosen, json.dumps({"size": size.name, "hours": hours}) + "\n")
+        size = min(hours, key=hours.__getitem__)
+        write(size)
+        print_line(f"even the smallest plan, {size.name!r}, may take more than --hours {request.hours:g}; it is run")
+    check_models(planned(load_recipe(str(file))[0], file.stem, store))
+    write_atomically(chosen, json.dumps({"size": size.name, "hours": hours[size]}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates)}")
     return file, size
 

@@ -16,6 +16,7 @@ import pytest
 
 import pretrieve
 from flows.adapt import recipes, run
+from flows.adapt.collections import of_salient_sentences, write_collections
 from flows.adapt.recipes import SIZES
 from flows.adapt.run import adapt
 from flows.adapt.survey import survey
@@ -27,6 +28,7 @@ from storage.errors import UserError
 from storage.store.store import Store
 from tests import warm
 from tests.flows.adapt.test_collections import documents
+from tests.in_process import pretrieve as pretrieve_command
 from tests.in_process import refused
 from tests.killed_adaptation import request_of
 from tests.tiny import PIECES, save_backbone, save_t5
@@ -153,6 +155,48 @@ def test_wrong_requests_end_with_one_line(folder: Path, tmp_path: Path) -> None:
     assert "above 0" in refused("adapt", str(folder / "texts.jsonl"), "--hours", "0", "--out", out)
     assert "an empty one" in refused("adapt", str(folder / "texts.jsonl"), "--out", str(folder))
     assert "neither a folder" in refused("adapt", str(folder / "texts.jsonl"), "--start", "./gone", "--out", out)
+
+
+@pytest.mark.parametrize("option", ["--teacher", "--generator"])
+def test_a_model_of_another_kind_is_refused_before_anything_is_built(option: str, folder: Path, tmp_path: Path) -> None:
+    """The folder is left to the corrected command."""
+    start, out = str(folder / "start"), tmp_path / "new"
+
+    ended = pretrieve_command(
+        "adapt", str(folder / "texts.jsonl"), "--start", start, option, start, "--out", str(out),
+        "--store", str(folder / "store"), seconds=60,
+    )  # fmt: skip
+
+    assert ended.code == 2
+    message = "expected a cross-encoder" if option == "--teacher" else "does not generate text"
+    assert message in ended.err.splitlines()[-1]
+    assert not out.exists()
+
+
+def test_documents_without_texts_are_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("id,text\n1,\n")
+
+    options = ("--start", str(folder / "start"), "--out", str(tmp_path / "new"))
+    assert "expected documents with a text, found none" in refused("adapt", str(tmp_path / "texts.csv"), *options)
+
+
+def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(folder: Path, tmp_path: Path) -> None:
+    """Of a small collection this is not the last one, whose steps are many epochs."""
+    request, store = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9), Store(folder / "store")
+    rows, printed = documents(90), list[str]()
+    counts = write_collections(request.out, rows, of_salient_sentences(rows, "en"), None)
+
+    file, size = run._recipe(
+        request, run.start_of(request), "en", recipes.Numbers(90, counts["train"]), printed.append, store
+    )
+
+    assert len(printed) == len(SIZES) + 2
+    assert size.name == "one round"
+    assert "even the smallest plan, 'one round', may take more" in printed[-2]
+    trained = load_recipe(str(file))[0].rounds[1].train
+    assert trained is not None
+    assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
+    assert json.loads((request.out / "size.json").read_text())["size"] == size.name
 
 
 def test_a_generator_writes_the_queries_of_complete_documents(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

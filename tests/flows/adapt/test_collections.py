@@ -107,3 +107,46 @@ def test_judgements_are_read_as_texts_and_as_qrels(tmp_path: Path) -> None:
     (tmp_path / "judged.tsv").write_text("salt?\n")
     with pytest.raises(UserError, match="expected a query, a document's id"):
         read_judgements(tmp_path / "judged.tsv", {"d1"})
+
+
+@pytest.mark.parametrize("line", ["salt?\td1\t²", "salt?\td1\t99999999999999999999", "salt?\td1\tx", "\td1"])
+def test_a_line_of_judgements_that_cannot_be_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "judged.tsv").write_text(f"ice?\td1\n{line}\n")
+
+    with pytest.raises(UserError, match=r"judged\.tsv line 2: expected a query, a document's id and maybe a grade"):
+        read_judgements(tmp_path / "judged.tsv", {"d1"})
+
+
+def test_judgements_that_no_evaluation_could_use_are_refused_before_the_training(tmp_path: Path) -> None:
+    file = tmp_path / "judged.tsv"
+    file.write_text("salt?\td1\t1\nsalt?\td1\t2\n")
+    with pytest.raises(UserError, match="document 'd1' has two grades for one query"):
+        read_judgements(file, {"d1"})
+    file.write_text("salt?\td1\t0\nice?\td1\t-1\n")
+    with pytest.raises(UserError, match="expected a relevant document, with a grade above 0"):
+        read_judgements(file, {"d1"})
+
+
+def test_a_query_that_is_numbered_as_its_document_is_not_taken_for_the_document(tmp_path: Path) -> None:
+    """BEIR's evaluation removes a document of the query's id from the results."""
+    (tmp_path / "queries.jsonl").write_text('{"_id": "1", "text": "salt?"}\n{"_id": "2", "text": "ice?"}\n')
+    (tmp_path / "dev.tsv").write_text("query-id\tcorpus-id\tscore\n1\t1\t1\n2\t3\t1\n")
+
+    judged = read_judgements(tmp_path / "dev.tsv", {"1", "3"})
+
+    assert [row["query_id"] for row in judged.queries] == ["query-1", "query-2"]
+    assert [(row["query_id"], row["doc_id"]) for row in judged.qrels] == [("query-1", "1"), ("query-2", "3")]
+
+
+def test_no_pseudo_query_is_a_judged_query(tmp_path: Path) -> None:
+    rows = documents(100)
+    judged = Judgements(
+        [{"query_id": "q", "text": "title  7"}], [{"query_id": "q", "doc_id": rows[7]["doc_id"], "grade": 1}]
+    )
+    texts = []
+    for name, judgements in (("without", None), ("with", judged)):
+        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), judgements)
+        texts.append({row["text"] for row in beir.all_queries(tmp_path / name / "training")})
+
+    assert texts[0] - texts[1] == {"Title 7"}
+    assert texts[1] < texts[0]

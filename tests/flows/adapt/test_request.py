@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.adapt.request import Request, check
+from flows.adapt.request import Request, check, started
 from flows.queries.build import NAME
 from storage.errors import UserError
 
@@ -29,6 +29,43 @@ def test_a_folder_of_texts_has_neither_output_nor_store_in_it(tmp_path: Path, mo
 def test_equal_hours_are_the_same_request_from_python_and_the_command_line() -> None:
     assert Request(Path("x"), Path("y"), hours=1).as_json() == Request(Path("x"), Path("z"), hours=1.0).as_json()
     assert Request(Path("x"), Path("y"), hours=2).as_json() != Request(Path("x"), Path("y")).as_json()
+
+
+def test_a_request_is_the_same_from_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from_elsewhere = Request(tmp_path / "x.csv", Path("y"), judgements=tmp_path / "judged.tsv").as_json()
+    monkeypatch.chdir(tmp_path)
+
+    assert Request(Path("x.csv"), Path("y"), judgements=Path("judged.tsv")).as_json() == from_elsewhere
+    assert Request(Path("z.csv"), Path("y"), judgements=Path("judged.tsv")).as_json() != from_elsewhere
+
+
+@pytest.mark.parametrize("hours", [0, -1, float("nan")])
+def test_hours_are_above_0(hours: float, tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')
+
+    with pytest.raises(UserError, match="expected a number above 0"):
+        check(Request(tmp_path / "texts.jsonl", tmp_path / "out", hours=hours), tmp_path / "artifacts")
+
+
+def test_a_preparation_that_fails_leaves_its_folder_to_the_corrected_request(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')
+    request = Request(tmp_path / "texts.jsonl", tmp_path / "out")
+    (request.out).mkdir()
+
+    def fail() -> None:
+        with started(request):
+            (request.out / "original").mkdir(exist_ok=True)
+            (request.out / f"{request.name}.yaml").write_text("seed: 1\n")
+            raise UserError("too few documents")
+
+    with pytest.raises(UserError, match="too few"):
+        fail()
+    assert not request.out.exists()
+    with started(request):
+        pass
+    with pytest.raises(UserError, match="too few"):
+        fail()  # as an earlier call has begun: what it built is resumed
+    assert sorted(path.name for path in request.out.iterdir()) == [f"{request.name}.yaml", "original", "request.json"]
 
 
 def test_every_folder_has_a_valid_name_of_its_own(tmp_path: Path) -> None:
