@@ -97,7 +97,7 @@ def in_words(ratio: Mapping[str, float | None] | None) -> str:
     if ratio is None:
         return ""
     target = f", target {ratio['target']}" if ratio["target"] else ""
-    return f"{OURS} is {ratio['median']} times as fast ({ratio['lowest']} to {ratio['highest']}{target})"
+    return f"speedup of {OURS}: {ratio['median']} ({ratio['lowest']} to {ratio['highest']}{target})"
 
 
 if __name__ == "__main__":

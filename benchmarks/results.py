@@ -53,7 +53,7 @@ def ratios(result: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]
 def fallen(result: Mapping[str, Any]) -> list[str]:
     """Return a line for each speedup that has fallen by more than a quarter."""
     return [
-        f"{result['benchmark']}, {case}: {ratio['median']} times as fast as {peer}, recorded was {ratio['recorded']}"
+        f"{result['benchmark']}, {case}: the speedup over {peer} is {ratio['median']}, recorded was {ratio['recorded']}"
         for case, peer, ratio in ratios(result)
         if ratio["median"] < FALLEN_BELOW * ratio["recorded"]
     ]

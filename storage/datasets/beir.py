@@ -18,6 +18,7 @@ from storage.errors import UserError, quoted
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import answer_list, plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import AnswerRow, QrelRow, QueryRow, TextRow
+from storage.formats.tsv_files import distinct_judgements
 
 FETCH = (
     "put a folder in BEIR's layout there; `pretrieve fetch NAME DIR` fetches squad, scifact, medquad, covid-qa, cisi "
@@ -91,16 +92,8 @@ def answers(path: Path, split: str) -> Iterator[AnswerRow]:
 def qrels(path: Path, split: str) -> Iterator[QrelRow]:
     """Yield the rows of qrels/SPLIT.tsv, a duplicate row once. Raises UserError for two grades of one pair."""
     file = _qrels_file(path, split)
-    grades: dict[tuple[str, str], int] = {}
-    for where, row in judgements(file):
-        pair = (row["query_id"], row["doc_id"])
-        earlier = grades.setdefault(pair, row["grade"])
-        if earlier != row["grade"]:
-            raise UserError(f"{where}: query {pair[0]} and document {pair[1]} had grade {earlier} before; keep one row")
-    if not grades:
-        raise UserError(f"{file}: the split is empty: expected judgements after the header")
-    for (query_id, doc_id), grade in grades.items():
-        yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
+    problem = f"{file}: the split is empty: expected judgements after the header"
+    yield from distinct_judgements(judgements(file), "document", problem)
 
 
 def judgements(file: Path) -> Iterator[tuple[str, QrelRow]]:

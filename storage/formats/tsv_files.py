@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from storage.errors import UserError, quoted
@@ -45,15 +45,23 @@ def read_qrels(file: Path, unit: str) -> Iterator[QrelRow]:
 
     A duplicate row is yielded once. Raises UserError for two grades of one pair.
     """
+    rows = ((where, _judgement(text, where, unit)) for where, text in read_lines(file))
+    yield from distinct_judgements(rows, unit, f"{file}: the split is empty: expected judgements")
+
+
+def distinct_judgements(rows: Iterable[tuple[str, QrelRow]], unit: str, problem: str) -> Iterator[QrelRow]:
+    """Yield each of the judgements ("FILE line 17", row) once.
+
+    Raises UserError for two grades of one pair, and with the text `problem` where there is no row.
+    """
     grades: dict[tuple[str, str], int] = {}
-    for where, text in read_lines(file):
-        row = _judgement(text, where, unit)
+    for where, row in rows:
         pair = (row["query_id"], row["doc_id"])
         earlier = grades.setdefault(pair, row["grade"])
         if earlier != row["grade"]:
             raise UserError(f"{where}: query {pair[0]} and {unit} {pair[1]} had grade {earlier} before; keep one row")
     if not grades:
-        raise UserError(f"{file}: the split is empty: expected judgements")
+        raise UserError(problem)
     for (query_id, doc_id), grade in grades.items():
         yield {"query_id": query_id, "doc_id": doc_id, "grade": grade}
 
