@@ -7,15 +7,17 @@ both: the README and a few other files become pages, and any other linked file i
 from __future__ import annotations
 
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from flows.documentation import notebooks
 from flows.documentation.command_line import command_line_page
 from flows.documentation.paper_tables import insert_tables
+from flows.documentation.public_names import REFERENCE, undocumented
 from flows.documentation.recipe_schema import recipe_page
 from flows.documentation.table_schemas import tables_page
 from flows.recipe.shipped import PROJECT
@@ -40,7 +42,9 @@ PICTURE = re.compile(r'((?:src|srcset)=")docs/')
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are generated or outside `docs/`."""
+    """Add the pages that are generated or outside `docs/`; fail on a public name without documentation."""
+    if problems := undocumented((Path(config["docs_dir"]) / REFERENCE).read_text(encoding="utf-8")):
+        raise PluginError(f"{REFERENCE}: {'; '.join(problems)}")
     for source, target in ROOT_PAGES.items():
         files.append(File.generated(config, target, content=(PROJECT / source).read_text(encoding="utf-8")))
     for target, page in GENERATED.items():

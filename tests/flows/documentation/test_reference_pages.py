@@ -1,16 +1,20 @@
 """The pages that are generated from code contain all of it."""
 
-import inspect
 import re
 
 import pytest
 import typer.main
 import yaml
+from mkdocs.config import load_config
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import Files
 
 import pretrieve
 from flows.cli import app
 from flows.documentation.command_line import command_line_page
+from flows.documentation.public_names import REFERENCE, undocumented
 from flows.documentation.recipe_schema import recipe_page
+from flows.documentation.site import on_files
 from flows.documentation.table_schemas import tables_page
 from flows.recipe.shipped import PROJECT, shipped_recipes
 from storage.tables import Passages
@@ -80,16 +84,21 @@ def test_the_table_page_has_columns_types_and_nulls() -> None:
 
 
 def test_every_public_name_is_documented() -> None:
-    page = (PROJECT / "docs" / "reference" / "python.md").read_text()
+    page = (PROJECT / "docs" / REFERENCE).read_text()
 
     assert re.findall(r"^::: pretrieve\.(\w+)$", page, re.MULTILINE) != []
-    assert {name for name in pretrieve.__all__ if f"::: pretrieve.{name}\n" not in page} == set()
-    public = [getattr(pretrieve, name) for name in pretrieve.__all__]
-    members = [
-        member for value in public if inspect.isclass(value) and value is not pretrieve.UserError
-        for name, member in vars(value).items() if callable(member) and not name.startswith("_")
-    ]  # fmt: skip
-    assert [value for value in [*public, *members] if not inspect.getdoc(value)] == []
+    assert undocumented(page) == []
+
+
+def test_a_public_name_without_documentation_fails_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (PROJECT / "docs" / REFERENCE).read_text()
+    monkeypatch.setattr(pretrieve, "bare", lambda: None, raising=False)
+    monkeypatch.setattr(pretrieve, "__all__", [*pretrieve.__all__, "bare"])
+    problems = ["pretrieve.bare is not on the page", "pretrieve.bare has no docstring"]
+
+    assert undocumented(page) == problems
+    with pytest.raises(PluginError, match=r"reference/python.md: pretrieve.bare is not on the page; "):
+        on_files(Files([]), load_config(str(PROJECT / "mkdocs.yml")))
 
 
 def test_every_environment_variable_is_described() -> None:
