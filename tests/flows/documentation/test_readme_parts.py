@@ -1,5 +1,6 @@
 """The generated parts of the README are those that the result files give, and it stays short."""
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -35,6 +36,14 @@ def test_a_readme_without_marks_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(UserError, match="expected the lines <!-- highlights"):
         readme.documents()
+
+
+def test_a_speedup_is_that_over_the_fastest_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    medians = {"five calls": {"median": 6.04}, "five sequences": {"median": 4.08}}
+    (tmp_path / "made_up.json").write_text(json.dumps({"cases": {"small": {"times_faster": medians}}}))
+    monkeypatch.setattr(readme, "MEASUREMENTS", tmp_path)
+
+    assert readme._speedup("made_up") == "4.1"
 
 
 def test_a_badge_is_well_formed_and_says_what_it_shows() -> None:
