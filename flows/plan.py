@@ -35,9 +35,10 @@ from tasks.corpus.select_vocabulary import check_kind
 from tasks.cross_encoder.train_teacher import check as check_teacher
 from tasks.finetuning.train import check as check_training
 from tasks.job import Job
+from tasks.pretraining.initialise import check_tokenizer
 from tasks.pretraining.pretrain import check as check_pretraining
 from tasks.retrieval.encode import check_dimensions
-from tasks.runtime.formatting import in_units
+from tasks.runtime.formatting import in_units, short
 from tasks.session import Done, Session, session
 
 COLUMNS = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
@@ -59,6 +60,7 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
 def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
     """Raise UserError for settings that do not fit the backbone's shape, which a stage would refuse hours later."""
     weights = sources.weights(recipe.backbone.weights)
+    check_tokenizer(weights.path)
     check_vocabulary(recipe.backbone.vocabulary, weights.path)
     if recipe.queries is not None and recipe.queries.train is not None:
         check_kind("queries.train", weights.path, "name a generator in queries.model")
@@ -136,6 +138,8 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
     console.print(table)
     missing = sum(not step.cached for step in steps)
     print(f"{len(steps)} stages: {len(steps) - missing} cached, {missing} to build; nothing was built")
+    if total := total_hours(rows):
+        print(total)
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
         say(figures.rates(Path(gpu).stem))
@@ -181,6 +185,13 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
     if unestimated := [row["stage"] for row in rows if row["state"] == "to build" and not row["hours"]]:
         notes.append(f"no hours are estimated for {', '.join(dict.fromkeys(unestimated))}: no rate is known for them")
     return EstimatedPlan(recipe, title, steps, rows, absent, counted, notes, needs)
+
+
+def total_hours(rows: Sequence[dict[str, str]]) -> str:
+    """Return the sum of the hours of the stages to build, and how many have no estimate; empty without any hours."""
+    to_build = [row["hours"] for row in rows if row["state"] == "to build"]
+    hours = [float(text.strip("~").replace(",", "")) for text in to_build if text]
+    return f"in total: ~{short(sum(hours))} hours, for {len(hours)} of {len(to_build)} stages to build" if hours else ""
 
 
 def without_key(steps: Sequence[Done]) -> set[str]:
