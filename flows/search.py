@@ -40,6 +40,8 @@ def search(searched: Searched, question: str, store: Store, *, top: int, view: s
     """Return the `top` passages for a question, best first, after a check of the artifacts that are read."""
     if not question.strip():
         raise UserError("the question is empty; expected some words")
+    if top < 1:
+        raise UserError(f"expected at least 1 passage to show, found {top}")
     for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
         if isinstance(read, Artifact):
             store.check(read)

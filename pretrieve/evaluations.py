@@ -12,6 +12,7 @@ from flows.evaluate import evaluated, requested
 from pretrieve.retrievers import LoadedRetriever
 from pretrieve.runs import COLUMNS, Checkpoint
 from pretrieve.settings import Store, as_changes, printer, store_folder
+from storage.errors import UserError
 from storage.store.store import Store as OpenStore
 from tasks.report.page.statistics import with_intervals
 
@@ -54,6 +55,8 @@ def evaluate(
 
     pretrieve.evaluate(["bm25", run["retriever_2"]], suite="beir_public", only=["SciFact"]).metrics
     """
+    if isinstance(models, str) or not models:
+        raise UserError(f"models: expected a list of models, found {models or 'none'}; write ['bm25', …]")
     folder = store_folder(store)
     request = requested(
         [_name(model, folder) for model in models], str(suite), folder, only, skip_missing, as_changes(set)

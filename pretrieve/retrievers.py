@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -16,7 +17,7 @@ from flows.store_lookup import lookup, newest_vectors
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import Store, store_folder
 from storage.artifact import Manifest, Source
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 from storage.store.store import Store as OpenStore
 from storage.vectors import Encoded
 from tasks.retrieval.encode import Model, TextEncoder, reads
@@ -62,8 +63,7 @@ class LoadedRetriever:
 
     def representations(self, texts: Sequence[str], role: Role) -> Encoded:
         """Return all representations of texts: `retriever.representations(["salt"], "passage").lexical`."""
-        if isinstance(texts, str):
-            raise UserError("texts: expected a list of texts, found one text; write [text]")
+        _check_texts(texts)
         with session(Session(self._store)):
             if self._encoder is None:
                 self._encoder = TextEncoder(self.path)
@@ -88,10 +88,11 @@ class LoadedRetriever:
             raise UserError(
                 f"{self.name}: has the views {', '.join(self.views)}, not one dense vector; representations() has all"
             )
-        dense = self.representations(texts, role).dense
+        _check_texts(texts)
+        dense = self.representations(list(texts) or [""], role).dense  # for the width where there are no texts
         if dense is None:
             raise TypeError("a dense retriever has dense vectors")
-        return dense
+        return dense[: len(texts)]
 
     def _length(self, role: Role) -> int:
         """Return the number of tokens at which a text is cut: as the newest vectors in the store, else 64 and 512."""
@@ -106,6 +107,15 @@ class LoadedRetriever:
         return newest_vectors(manifest, self._store) if manifest else None
 
 
+def _check_texts(texts: Sequence[str]) -> None:
+    """Raise UserError for what is no list of texts, as of a notebook without a type checker."""
+    if isinstance(texts, str):
+        raise UserError("texts: expected a list of texts, found one text; write [text]")
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UserError(f"texts[{number}]: expected a text, found {quoted(text)}")
+
+
 def load(model: Checkpoint | str | Path, *, store: Store = None) -> LoadedRetriever:
     """Return a retriever: a checkpoint of a run, a key of the store, a folder, package:NAME/FOLDER or a hub name.
 
@@ -116,6 +126,11 @@ def load(model: Checkpoint | str | Path, *, store: Store = None) -> LoadedRetrie
     """
     if isinstance(model, Checkpoint):
         return _loaded(model.key, model.store)
+    if not isinstance(model, str | os.PathLike):
+        raise UserError(
+            f"{type(model).__name__}: expected a checkpoint of a run, such as run['retriever_2'], a key, a folder or a "
+            "model's name"
+        )
     return _loaded(str(model), store_folder(store))
 
 

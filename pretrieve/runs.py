@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 COLUMNS = ("run", "split", "metric", "value", "low", "high")
 
 
+class UnknownCheckpoint(UserError, KeyError):
+    """A run has no checkpoint of a name; as a `KeyError`, too, `name in run` and `run.get(name)` work."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would quote it
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A trained checkpoint of a run, which `pretrieve.load` opens."""
@@ -77,7 +84,9 @@ class FinishedRun(Mapping[str, Checkpoint]):
     def __getitem__(self, name: str) -> Checkpoint:
         names = self._run.checkpoints
         if name not in names:
-            raise UserError(f"{name}: {self.name} has trained no checkpoint of this name; {suggestion(name, names)}")
+            raise UnknownCheckpoint(
+                f"{name}: {self.name} has trained no checkpoint of this name; {suggestion(name, names)}"
+            )
         checkpoint = artifact(names[name], self._run.store)
         return Checkpoint(name, checkpoint.key, checkpoint.path, self._run.store.root)
 

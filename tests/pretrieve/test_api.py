@@ -87,6 +87,10 @@ def test_a_finished_run_has_its_metrics_with_intervals(store: Store) -> None:
     assert (measured["low"] <= measured["value"]).all()
     with pytest.raises(UserError, match="one has trained no checkpoint of this name"):
         run["retriever_9"]
+    assert "retriever_9" not in run
+    assert run.get("retriever_9") is None
+    with pytest.raises(UserError, match="FinishedRun: expected a checkpoint of a run"):
+        pretrieve.load(run)  # type: ignore[arg-type]
 
 
 def test_two_runs_are_compared_as_by_the_command(store: Store, tmp_path: Path) -> None:
@@ -163,6 +167,8 @@ def test_a_retriever_encodes_and_searches_as_the_commands_do(built: dict[str, Ar
 
     expected = answer("river", open_key(built["retriever"].key, store), top=2, view=None)
     assert retriever.search("river", top_k=2) == expected
+    with pytest.raises(UserError, match="expected at least 1 passage to show, found 0"):
+        retriever.search("river", top_k=0)
     assert set(retriever.views) == {"dense", "late", "lexical"}
     with pytest.raises(UserError, match=r"not one dense vector; representations\(\) has all"):
         retriever.encode_queries(["river"])
@@ -182,6 +188,9 @@ def test_a_folder_is_loaded_and_evaluated(tmp_path: Path) -> None:
     assert np.array_equal(vectors[0], vectors[2])
     assert not np.allclose(vectors[0], vectors[1])
     assert retriever.encode_queries(["castle"]).shape == (1, 32)
+    assert retriever.encode_queries([]).shape == (0, 32)
+    with pytest.raises(UserError, match=r"texts\[1\]: expected a text, found nan"):
+        retriever.encode_queries(["castle", float("nan")])  # type: ignore[list-item]
     with pytest.raises(UserError, match="no run of the store has encoded passages with this model"):
         retriever.search("river")
 
@@ -201,6 +210,9 @@ def test_a_folder_is_loaded_and_evaluated(tmp_path: Path) -> None:
     assert set(measured.comparisons["baseline"]) == {"ours"}
     content = measured.content["rows"]
     assert measured.metrics["value"].tolist() == [row["value"] for row in content]
+    for wrong in ("bm25", []):
+        with pytest.raises(UserError, match="models: expected a list of models"):
+            pretrieve.evaluate(wrong, suite=str(suite), store=tmp_path / "store")
     with pytest.raises(UserError, match="the suite has no collection of this name"):
         pretrieve.evaluate([retriever], suite=str(suite), only=["four"], store=tmp_path / "store")
 
