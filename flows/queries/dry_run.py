@@ -88,7 +88,7 @@ def _of_generator(
     return {
         "name": generator.name, "cached": pending.cached, "to_generate": pending.to_generate,
         "passages": pending.passages,
-        "seconds": round(pending.to_generate / rate.queries_per_second, 1) if rate else None,
+        "seconds": round(pending.to_generate / rate.queries_per_second, 3) if rate else None,
         "rate": round(rate.queries_per_second, 3) if rate else None, "rate_from": rate.measured if rate else None,
     }  # fmt: skip
 

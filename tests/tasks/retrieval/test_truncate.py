@@ -15,7 +15,7 @@ from storage.tables import Passages
 from storage.vectors import Encoded, num_shards, read_shard
 from tasks.retrieval import encode as encoding
 from tasks.retrieval.encode import Encoding, TextEncoder, encode
-from tasks.retrieval.search import query_encoder
+from tasks.retrieval.search import QueryEncoder
 from tasks.retrieval.truncate import Truncation, truncate
 from tests.tiny import WORDS, save_tokenizer, tiny_bert, tiny_tokenizer
 
@@ -48,4 +48,4 @@ def test_they_equal_those_of_an_encoder_and_their_queries_are_truncated_too(
     assert np.allclose(np.linalg.norm(expected, axis=1), 1) == normalise
     described, of_full = (json.loads((part.path / "vectors.json").read_text()) for part in (short, full))
     assert described == of_full | {"truncate_dim": 7, "bytes_per_passage": {"dense": 28.0}}
-    assert query_encoder(short, checkpoint)(["king"]).dense.shape == (1, 7)
+    assert QueryEncoder(short, checkpoint)(["king"]).dense.shape == (1, 7)
