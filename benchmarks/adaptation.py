@@ -1,4 +1,4 @@
-"""Whether adaptation helps real queries that it never saw: start, candidates, BM25, and BM25 fused with a candidate.
+"""Measure adaptation on real queries that it never saw: start, candidates, BM25, and BM25 fused with a candidate.
 
     python -m benchmarks.adaptation FOLDER squad scifact --documents 400 --start bert_tiny_msmarco --seeds 1 2 3
 

@@ -24,7 +24,7 @@ class Case:
     """One piece of work and who does it."""
 
     name: str
-    """What is done, with its size."""
+    """The work of the case, with its size."""
     contenders: Mapping[str, Callable[[], Any]]
     """Each does the work once and returns what came out; `OURS` is one of them. A first turn is not counted."""
     targets: Mapping[str, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Case:
     """The facts reported about the last turn's results, by contender; raises `AssertionError` where they differ."""
     repeats: int = REPEATS
     units: Mapping[str, float | Callable[[Any], float]] = field(default_factory=dict)
-    """What is done in a turn, or how much of what came out: {"tokens": 83_000}. Told as rates, by second."""
+    """The amounts of work in a turn, or of its results: {"tokens": 83_000}. They are shown as rates per second."""
 
 
 def held(case: Case, device: str = "cpu") -> dict[str, Any]:

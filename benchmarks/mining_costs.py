@@ -32,7 +32,7 @@ class Mining:
     on_device: float
     """Bytes of a passage in the GPU's memory."""
     flops: float
-    """Of all pairs of a query and a passage."""
+    """The number of all pairs of a query and a passage."""
     device_traffic: float
     """Bytes that the GPU's memory moves."""
 

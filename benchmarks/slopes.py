@@ -15,7 +15,7 @@ TAKEN_OFF = {
     "pre-train, 32 steps": "pre-train, until the first step",
     "train, 32 steps": "train, until the first step",
 }
-"""What is measured with all that comes before it, which is then taken off; off the others their start-up is."""
+"""By stage, the measurement whose cost is subtracted; from all others that of the start of the process is."""
 EXHAUSTIVE = "each query is compared with every passage, and the queries grow with the passages"
 REASONS = {
     "search: BM25": "the queries grow with the passages, and so do the passages that hold a word; Lucene skips most",

@@ -191,7 +191,7 @@ def held_out_loss(
 
 
 def lengths(folder: Path) -> Iterator[Row]:
-    """Yield, for each place of titles, how many spans there are and how many are longer than what is read."""
+    """Yield, for each position of titles, the number of spans, and how many are longer than what is read."""
     for titles in (*TITLES, None):
         recipe = recipe_of(folder / "train", "co_condenser", titles)
         pieces = load_tokenizer(str(tokenizer(recipe).path / "tokenizer.json"))

@@ -162,7 +162,7 @@ class EstimatedPlan:
     counted: list[Count]
     """The rows of the collection's parts that are on this machine."""
     notes: Sequence[str]
-    """What the numbers are based on."""
+    """Remarks on the origin of the numbers."""
     needs: list[Need]
     """Memory and hours of stages on a GPU, where one was given."""
 

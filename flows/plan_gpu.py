@@ -39,7 +39,7 @@ class Need:
     advice: str
     """The changes with which it fits, if it does not."""
     hours: float | None
-    """Of one GPU; None where the number of texts is not known, or the GPU's peak in this precision."""
+    """Hours of one GPU; None where the number of texts is not known, or the GPU's peak in this precision."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the need for programs; hours have three digits after the point."""

@@ -155,7 +155,7 @@ def rebuilt(candidate: Rebuildable, current: Session) -> tuple[str, str]:
 
 
 def _differences(built: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Say in what the machine that built an artifact is not this one; "" where nothing is known to differ."""
+    """Return how the machine that built an artifact differs from this one; "" where nothing is known to differ."""
     before = {"device": built["device"], **built["machine"], **built["versions"]}
     now = {"device": here["device"], **here["machine"], **here["versions"]}
     return ", ".join(

@@ -37,7 +37,7 @@ class SpecialTokens:
     between: tuple[int, ...]
     """Between two texts that are encoded together: [SEP] in BERT, </s></s> in RoBERTa."""
     others: tuple[int, ...]
-    """Those without a role here."""
+    """Special tokens without a role here."""
 
     @property
     def ids(self) -> list[int]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a second run differs from a first one: in settings, and in every metric of the systems that both have."""
+    """The differences of a second run from a first one: settings, and every metric of the systems that both have."""
 
     content: Mapping[str, Any]
     """The content of the page of `pretrieve compare`."""

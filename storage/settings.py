@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-"""Of random numbers: what NumPy, PyTorch and scikit-learn all accept."""
+"""A seed of random numbers that NumPy, PyTorch and scikit-learn all accept."""
 
 
 class Settings(BaseModel):

@@ -1,4 +1,4 @@
-"""How fast encoders run on this machine: measured once in a few seconds, for plans that have nothing else to go by.
+"""Measure once in a few seconds how fast encoders run on this machine, for plans without another estimate.
 
 A small BERT encodes and is trained on random tokens until the time is over. Its rate in counted FLOPs is near that of
 other encoders on the same machine, since nearly all of them is matrix products; sizes, lengths and load change it.
@@ -33,7 +33,7 @@ SHAPE = BertConfig(
 )  # fmt: skip
 TEXTS, TOKENS = 16, 64
 SECONDS = 1.0
-"""Of encoding, and as much of training, after a first step that is not counted."""
+"""The time of encoding, and also of training, after a first step that is not counted."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EncoderRates:
 
     encoding: float
     training: float
-    """Of forward and backward pass together."""
+    """The rate of forward and backward pass together."""
     machine: str
     """The machine, device and libraries on which they were measured."""
     at: str

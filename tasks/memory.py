@@ -37,7 +37,7 @@ class Recorded:
 
     live: list[int]
     moved: int
-    """Of all operations but matrix products and views."""
+    """Bytes that all operations but matrix products and views read and write."""
     forward: int = 0
     """The number of operations before the backward pass."""
 
@@ -58,7 +58,7 @@ class TrainingMemory:
     comparing: Mapping[int, Recorded]
     """The comparison and its gradients, by the number of texts; empty without vectors."""
     vector_bytes: int
-    """Of a text's vectors."""
+    """Bytes of a text's vectors."""
     compare: Callable[[int], Recorded] | None = None
     """Counts the comparison of any number of texts, in a time that grows with their pairs."""
 

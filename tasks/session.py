@@ -72,12 +72,12 @@ class Done:
     key: str
     cached: bool
     seconds: float
-    """What building it took, in this run or, where it was cached, in the run that built it."""
+    """The seconds of building it, in this run or, where it was cached, in the run that built it."""
     rows: int | None
     inputs: list[Any]
     """References of its inputs."""
     built: Mapping[str, Any] = field(default_factory=dict)
-    """What its manifest says of when, where and at what cost it was built; {} where nothing is there yet."""
+    """Time, machine and cost of the build, from its manifest; {} where nothing is built yet."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class Session:
     jobs: dict[str, Job] = field(default_factory=dict)
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
-    """What is known of each."""
+    """The state of each stage."""
 
 
 _session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")

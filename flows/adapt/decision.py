@@ -1,4 +1,4 @@
-"""Which model is returned: the start, unless a candidate is shown to be better and nowhere measured to be worse."""
+"""Choose the model to return: the start, unless a candidate is shown to be better and nowhere measured as worse."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ START, FIRST, SECOND, PRETRAINED = "start", "adapted_bm25", "adapted_mined", "ad
 
 @dataclass(frozen=True)
 class Size:
-    """How much of the chain is run."""
+    """The part of the chain that is run."""
 
     name: str
     pretraining_steps: int

@@ -24,7 +24,7 @@ class TeacherStages:
 
     settings: Teacher | None
     initial: Artifact[Checkpoint]
-    """What the teacher is trained from where the recipe names no weights."""
+    """The initial weights of the teacher where the recipe names none."""
     examples: TrainingExamples
     passages: Artifact[Passages]
     retrieve: Callable[[str, Artifact[Queries]], Artifact[Run]]

@@ -1,4 +1,4 @@
-"""What `mkdocs.yml` calls while it builds the site: pages generated from code, and links to files outside `docs/`.
+"""The hooks of `mkdocs.yml` for a build of the site: pages generated from code, and links to files outside `docs/`.
 
 The site and the repository have the same sources. A link from a page in `docs/` to a file of the repository works in
 both: the README and a few other files become pages, and any other linked file is copied into the site.

@@ -19,7 +19,7 @@ VISIBLE = (
     f"{ADDRESS}, or a file that {ADDRESS}_FILE names, hides it"
 )
 CLASS = re.compile(r"^<class '[^']*'>: ")
-"""What SQLAlchemy puts before the driver's message."""
+"""SQLAlchemy's prefix of the driver's message."""
 SECONDS_TO_CONNECT = 15.0
 OLDEST = 14  # of PostgreSQL, that Prefect supports
 LOCKED, MANY_LOCKED, LOG_BYTES = b"database is locked", 20, 20_000_000

@@ -27,7 +27,7 @@ Uguisu Unau Urial Vicuña Viper Vizsla Vole Walrus Wasp Weasel Wolf Wombat Worm 
 Zebu Zokor Zonkey Zorse Zuchon
 """
 ANIMALS = frozenset(name.replace("_", " ") for name in OF_SIX_LETTERS.split())
-"""Those of at most six letters, as the form requests them."""
+"""Animals with at most six letters, as the form requests them."""
 
 
 def proposed_by_form(name: str) -> bool:

@@ -46,7 +46,7 @@ class BuildResult:
     page: Path
 
     def summary(self) -> str:
-        """Say what has become of the queries of the previous version."""
+        """Return in words what has become of the queries of the previous version."""
         lines = [f"{self.version.name}: {self.version.queries.reference}"]
         if self.comparison is not None and self.previous is not None:
             counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]

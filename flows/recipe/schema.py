@@ -76,7 +76,7 @@ class Recipe(Settings, Generic[P]):
     """Analyses of the papers in addition to their results (`tasks/analyses`)."""
     headline: Headline
     claims: Claims | None = Field(default=None, exclude_if=lambda claims: claims is None)
-    """What the report claims of the results, and what it does not; null claims nothing."""
+    """The claims of the report about the results, and what it leaves open; null claims nothing."""
     reported: dict[str, Any]
     """The paper's numbers for this recipe's runs, and the rows that print them (`storage/results/reported.py`)."""
     fast: bool = Field(default=False, exclude_if=lambda fast: not fast)

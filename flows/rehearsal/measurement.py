@@ -38,7 +38,7 @@ class Extrapolation:
     growth: float
     """The exponent of time: 1 is linear in the passages, 2 quadratic."""
     hours: float | None
-    """Of one process; None where a real model does the work."""
+    """Hours of one process; None where a real model does the work."""
     memory: float
     disk: float
 

@@ -97,7 +97,7 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What ends a run before its last stage."""
+    """The bounds that end a run before its last stage."""
 
     seconds: float
     """The longest that a stage may take."""

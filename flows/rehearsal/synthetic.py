@@ -23,7 +23,7 @@ QUERY_EVERY = 16  # passages for one train query
 EVALUATED_EVERY = 1000  # passages for one query of an evaluated split; MS MARCO's dev has one for 1,267
 LEAST_EVALUATED = 50
 SYSTEM, NEGATIVES_PER_QUERY, MARGIN = "bm25", 50, 9.0
-"""Of the file of negatives: how many each query has, and how far below the positive each scores."""
+"""The negatives of each query in the file of negatives, and how far below the positive each scores."""
 
 
 def write_collection(folder: Path, passages: int, train: str | None, evaluated: Sequence[str]) -> None:

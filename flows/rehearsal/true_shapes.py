@@ -35,11 +35,11 @@ class TrueStep:
     rows: int
     """Rows of a step."""
     seconds: float
-    """Of a step."""
+    """The seconds of a step."""
     counted_bytes: int
     """The peak memory of a step with this chunk by the formula of `plan --gpu`."""
     hours: float | None
-    """Of all steps; None where their number is not known."""
+    """The hours of all steps; None where their number is not known."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ class Dropped(Settings):
 
 
 class Advice(Settings):
-    """What a comparison means for a user, in sentences that are fixed before its result is known."""
+    """The meaning of a comparison for a user, in sentences that are fixed before its result is known."""
 
     claim: Name
     arm: Name

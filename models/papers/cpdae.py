@@ -53,7 +53,7 @@ class Settings:
     weighting: Literal["none", "idf"]
     """The weights of the words in the reconstruction loss; `idf` is the ablation IDF-REC."""
     contrast: Literal["none", "words", "hidden"]
-    """What is contrasted: word distributions (CPDAE) or the vectors (CPDAE_R)."""
+    """The contrasted representations: word distributions (CPDAE) or the vectors (CPDAE_R)."""
     contrast_weight: float | None
     """lambda; null for contrast none, as are the next three."""
     contrast_temperature: float | None

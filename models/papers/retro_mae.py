@@ -53,7 +53,7 @@ class Settings:
     max_tokens: int
     """The length of a text with [CLS] and [SEP]."""
     crop: Annotated[Literal["random", "end"], omitted_at("random")] = "random"
-    """What is left out of a longer text: tokens at both ends, by chance, or those at its end, as released."""
+    """The tokens that a longer text loses: some at both ends, by chance, or those at its end, as released."""
 
     def __post_init__(self) -> None:
         check_rates(text_mask_rate=self.text_mask_rate, decoder_mask_rate=self.decoder_mask_rate)

@@ -63,7 +63,7 @@ class Flops:
 
 
 Targets = Literal["soft_labels", "margins"]
-"""What a model learns from a teacher: its softmax over a query's passages, or its margins (MarginMSE)."""
+"""The targets from a teacher: its softmax over a query's passages, or its margins (MarginMSE)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ VIEWS: tuple[str, ...] = get_args(View)
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """What is put before a text, such as an instruction or `query: `; each ends with its own blank."""
+    """Texts before queries and passages, such as an instruction or `query: `; each ends with its own blank."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
@@ -47,7 +47,7 @@ class RetrieverSettings:
     shared_layers: int | None = None
     """The number of layers shared by all views, with private layers above (CAME, section 3.2). Null: all are shared."""
     prompts: Annotated[Prompts | None, omitted_at(None)] = None
-    """What is put before queries and passages; null for the prompts of the initial checkpoint, if it has any."""
+    """The prompts of queries and passages; null for the prompts of the initial checkpoint, if it has any."""
 
     def __post_init__(self) -> None:
         if not self.views:

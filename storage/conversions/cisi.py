@@ -13,7 +13,7 @@ from storage.conversions.smart_files import write_collection
 
 FILES = ("CISI.ALL", "CISI.QRY", "CISI.REL")
 SHA256_OF_FILES = "7a8a9e1097c110619f6285e0c028c2d2803d9d0cdf38c8608a34e7da895ed045"
-"""Of the list of these files (`files_digest`)."""
+"""The digest of the list of these files (`files_digest`)."""
 
 
 def convert(download: Path, folder: Path) -> None:

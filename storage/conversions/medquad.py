@@ -19,7 +19,7 @@ from storage.conversions.archive_digest import checked_files
 from storage.conversions.beir_files import per_mille, relevant, write_json_lines, write_qrels
 
 SHA256_OF_FILES = "0c998a31f0c13ac9886d6d963a055602c59f663115542a00c6bf2c1b98f3978f"
-"""Of the list of the XML files (`files_digest`)."""
+"""The digest of the list of the XML files (`files_digest`)."""
 DEV_PER_MILLE = 120
 
 

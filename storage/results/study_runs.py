@@ -40,7 +40,7 @@ FILES = {"scores": SCORES, "curves": CURVES, "keys": KEYS}
 
 @dataclass(frozen=True)
 class Trial:
-    """What a run is: a recipe with a seed, perhaps with other splits (a fold) and another number of steps."""
+    """The definition of a run: a recipe with a seed, perhaps with other splits (a fold) and another number of steps."""
 
     recipe: str
     """The recipe's name on the command line."""
@@ -95,7 +95,7 @@ class Facts:
 
     @property
     def trial(self) -> Trial:
-        """What the run is."""
+        """The definition of the run."""
         return Trial(self.recipe, self.seed, self.fold, self.changed_steps)
 
     @property

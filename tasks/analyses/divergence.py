@@ -51,7 +51,7 @@ class Settings(base.Settings):
     seeds: list[base.Seed] = Field(min_length=1)
     """Seeds of t-SNE; the figure shows the plane of the first one."""
     perplexity: float = Field(gt=1)
-    """Of t-SNE. The paper does not report it; scikit-learn's default is 30."""
+    """The perplexity of t-SNE. The paper does not report it; scikit-learn's default is 30."""
 
 
 class Reading(Settings):

@@ -29,7 +29,7 @@ class PairLengths(Settings):
     query_max_tokens: int = Field(gt=2)
     """Includes [CLS] and [SEP]; a longer query is truncated, whatever its passage."""
     max_tokens: int
-    """Of the complete pair; the passage is truncated to what its query leaves free."""
+    """The length of the complete pair; the passage is truncated to what its query leaves free."""
 
     @model_validator(mode="after")
     def _passages_have_room(self) -> PairLengths:

@@ -122,7 +122,7 @@ class ScoredPart(NamedTuple):
     scores: NDArray[np.float32]
     """[N]"""
     name: str
-    """Of the file to write, without its suffix."""
+    """The name of the file to write, without its suffix."""
 
 
 class PairScorer:

@@ -32,7 +32,7 @@ class Variances:
     query: float
     """Between the means of queries, or of clusters."""
     rest: float
-    """Of one query in one run."""
+    """Of one query in one run, beyond all other variances."""
 
 
 @dataclass(frozen=True)

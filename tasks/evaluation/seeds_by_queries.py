@@ -91,9 +91,9 @@ class MeanSquares:
     folds: float
     seeds: float
     runs: float
-    """Of the interaction of seeds and folds."""
+    """The mean square of the interaction of seeds and folds."""
     queries: float
-    """Of queries within folds."""
+    """The mean square of queries within folds."""
     rest: float
 
 

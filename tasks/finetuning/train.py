@@ -41,7 +41,7 @@ from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
 
 PLAIN = RetrieverSettings(dense=Dense(dim=None))
-"""What a checkpoint is searched by where nothing else is said of it."""
+"""The settings of a retriever that no recipe describes: one dense vector."""
 
 
 class Training(Settings):

@@ -24,7 +24,7 @@ OUTCOMES = {
     "near duplicate": "dropped as near duplicates",
     "empty": "empty",
 }
-"""What each reason means, in messages."""
+"""The words for each reason in messages."""
 
 
 def report_dropped(stage: str, out: Path, queries: Artifact[PseudoQueries], setting: str, advice: str) -> None:

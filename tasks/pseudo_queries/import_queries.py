@@ -119,7 +119,7 @@ def _listed(what: str, examples: Sequence[Row]) -> str:
 
 
 def _hint(unknown: Sequence[Row], passages: Artifact[Passages]) -> str:
-    """Say what to do, which depends on whether the ids are those of documents that were split into passages."""
+    """Return what to do, which depends on whether the ids are those of documents that were split into passages."""
     wanted = {row["passage_id"] for row in unknown}
     for row in read_rows(passages, Passages):
         if row["doc_id"] in wanted:

@@ -50,7 +50,7 @@ class TextRules(Settings):
 
 
 class OwnPassage:
-    """What rules ask of a passage; computed when the first query needs it."""
+    """The facts about a passage that rules need; each is computed when the first query needs it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -39,7 +39,7 @@ class GeneratorTraining(Settings):
     vocabulary: Annotated[int, Field(ge=100)]
     """WordPiece tokens: those of the initial checkpoint that passages and train queries use most."""
     layers: Annotated[int, Field(ge=2)]
-    """Of the encoder, and as many of the decoder."""
+    """Layers of the encoder, and as many of the decoder."""
     hidden_size: Annotated[int, Field(ge=8)]
     heads: Annotated[int, Field(ge=2)]
     """An even number that divides `hidden_size`."""
@@ -116,7 +116,7 @@ class Texts:
     """The texts that the generator is trained on."""
 
     passages: list[str]
-    """Those of the pairs, and as many others as the steps can visit; each begins with the prefix."""
+    """The passages of the pairs, and as many others as the steps can visit; each begins with the prefix."""
     pairs: list[tuple[int, str]]
     """The index of a positive passage in `passages`, and its query."""
 

@@ -21,7 +21,7 @@ class Claim(Settings):
 
 
 class Claims(Settings):
-    """What a recipe claims of its results, and what it leaves open."""
+    """The claims of a recipe about its results, and what it leaves open."""
 
     made: Annotated[list[Claim], Field(min_length=1)]
     not_made: list[str]

@@ -75,7 +75,7 @@ class Reporting(Settings):
     groups: dict[str, str] = Field(default_factory=dict)
     """The groups of other collections that a mean counts once, by collection (CQADupStack's forums)."""
     claims: Claims | None = Field(default=None, exclude_if=lambda claims: claims is None)
-    """What the recipe claims of its results, if it says so."""
+    """The claims of the recipe about its results, if it makes any."""
 
 
 @stage(version=5, table=Report)

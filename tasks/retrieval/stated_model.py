@@ -13,7 +13,7 @@ from storage.errors import UserError
 
 @dataclass(frozen=True)
 class StatedModel:
-    """How a model pools and compares its vectors."""
+    """The pooling of a model, and how it compares its vectors."""
 
     pooling: Pooling | None
     """The value of `backbone.pooling`: null where the files of sentence-transformers state all."""

@@ -1,4 +1,4 @@
-"""What building an artifact costs, over all attempts: one that is interrupted leaves its cost in the work folder.
+"""Measure the cost of an artifact over all attempts: one that is interrupted leaves its cost in the work folder.
 
     WORK/scratch/attempts/<number>.json    seconds, CPU seconds and joules of an attempt
 

@@ -59,7 +59,7 @@ class ShardJob:
     inputs: Sequence[Any]
     settings: Settings | None
     what: str
-    """What the progress bar says is done."""
+    """The words of the progress bar for the work."""
     unit: str
     """The unit of the rows."""
     on_gpus: bool = False

@@ -22,7 +22,7 @@ from storage.settings import Settings
 
 
 class Average(Settings):
-    """Which weights are averaged: all with an exponentially falling weight, or those of the last checkpoints."""
+    """The weights that are averaged: all with an exponentially falling weight, or those of the last checkpoints."""
 
     decay: Annotated[float | None, Field(gt=0, lt=1), omitted_at(None)] = None
     """The decay of an exponential moving average, such as 0.999: about the last 1 / (1 - decay) steps count."""

@@ -23,7 +23,7 @@ class OptimisationSettings(Settings):
     warmup_ratio: float = Field(ge=0, le=1)
     """Share of the steps in which the learning rate rises linearly from 0; then it falls linearly to 0."""
     weight_decay: float = Field(ge=0)
-    """Of all parameters but biases and LayerNorms."""
+    """The weight decay of all parameters but biases and LayerNorms."""
     max_gradient_norm: float | None = Field(gt=0)
     """Gradients with a greater norm are scaled down to it; null for no clipping."""
     chunk: int | None = Field(gt=0)

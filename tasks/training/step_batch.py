@@ -25,7 +25,7 @@ class StepBatch:
     size: int
     """The number of rows of the complete batch."""
     totals: dict[str, int] = field(default_factory=dict)
-    """What is known of the complete batch: its number of terms by loss."""
+    """The number of terms of the complete batch, by loss."""
 
     def __len__(self) -> int:
         return self.size

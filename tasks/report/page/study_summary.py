@@ -12,7 +12,7 @@ from tasks.report.page.templates import template
 
 @dataclass(frozen=True)
 class Answer:
-    """What a comparison means for a user."""
+    """The meaning of a comparison for a user."""
 
     words: str
     """The answer, or the question while runs are missing."""
