@@ -94,7 +94,7 @@ def reason(error: BaseException) -> tuple[str, int]:
     if isinstance(error, LeaseLost | ServerLost | DamagedArtifact):
         return str(error), 1
     if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # a usage error
-        return error.format_message(), 2
+        return error.format_message().replace("Value error, ", ""), 2  # Typer has pydantic's words for a choice
     if isinstance(error, BrokenPipeError) and _output_is_closed():
         return "", 1
     if line := wrong_path(error):

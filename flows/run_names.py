@@ -33,7 +33,8 @@ def name_of_recipe_run(recipe: str, changes: Sequence[str]) -> str:
         settings, path = load_recipe(recipe, changes)
     except UserError:
         return run_name(recipe, None, changes)
-    return run_name(recipe_name(path, fast=settings.fast), settings.seed, changes)
+    name = recipe_name(path, fast=settings.fast)  # which says that it is fast
+    return run_name(name, settings.seed, [change for change in changes if change != FAST])
 
 
 def name_of_suite_run(suite: str, models: Sequence[str]) -> str:

@@ -41,7 +41,7 @@ def notify(*, test: bool) -> None:
     """Report runs of the server at PREFECT_API_URL until the process is ended; or only send a `test` message."""
     channels = recipients()
     if not channels:
-        raise UserError(f"nobody to report to: set {WEBHOOK}, or {MAIL_TO} and PRETRIEVE_SMTP")
+        raise UserError(f"no recipient of reports: set {WEBHOOK}, or {MAIL_TO} and PRETRIEVE_SMTP")
     if test:
         for channel in channels:
             channel.send("pretrieve: a test message", "Reports of failed runs will arrive here.")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CREATION = re.compile(r"/api/deployments/[0-9a-f-]{36}/create_flow_run")
 PARAMETERS = {"recipe", "changes", "until", "rebuild", "replace", "stage", "fast", "recipes", "seeds", "vary", "name"}
+EVALUATION = {"models", "suite", "only", "skip_missing"}
 MATRIX: dict[str, list[Any]] = {"recipes": ["quickstart"], "seeds": [1, 2, 3], "changes": [], "vary": []}
 KEY_PREFIX = re.compile("[0-9a-f]+")
 MAX_BYTES = 1 << 20  # Prefect refuses parameters of more than half of this
@@ -74,6 +75,8 @@ def problem_of_request(body: bytes) -> str | None:
         parameters = json.loads(body)["parameters"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    if isinstance(parameters, dict) and "models" in parameters and parameters.keys() <= EVALUATION:
+        return problem_of_evaluation(parameters)
     if not isinstance(parameters, dict) or not parameters.keys() <= PARAMETERS:
         return None
     if "seeds" in parameters or "recipes" in parameters:
@@ -107,12 +110,30 @@ def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
     return next((problem for problem in problems if problem), None)
 
 
+def problem_of_evaluation(parameters: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the suite of an evaluation or with the names of its collections; else None."""
+    from flows.chain.suites import load_suite
+    from storage.errors import UserError
+
+    suite, only = parameters.get("suite", "small"), parameters.get("only") or []
+    if not isinstance(suite, str) or not isinstance(only, list) or not all(isinstance(name, str) for name in only):
+        return None  # Prefect compares types with the form's schema
+    if Path(suite).suffix in (".yaml", ".yml") and not Path(suite).is_file():
+        return None
+    try:
+        load_suite(suite, [])[0].select(only)
+    except UserError as error:
+        return str(error)
+    return None
+
+
 def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a recipe, its changes, or the names in `until` and `rebuild`; else None.
+    """Return what is wrong with a recipe, its changes, or with `until`, `rebuild` and `replace`; else None.
 
     A recipe with a round that may start from a key is only loaded: the worker's store has the artifact.
     """
     from flows.plan import named_jobs, planned
+    from flows.queries.regenerate import check_replacement
     from flows.recipe.load import load_recipe
     from flows.recipe.shipped import recipe_name
     from flows.smoke_test import FAST
@@ -125,10 +146,14 @@ def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any
         if any(KEY_PREFIX.fullmatch(round_.start) for round_ in settings.rounds):
             return None
         with tempfile.TemporaryDirectory() as empty, sources.assuming_present():
+            if settings.dataset.path is None:
+                sources.locate(None, settings.dataset.reader)  # raises: no file will ever be there
             plan = planned(settings, recipe_name(path), Store(Path(empty)))
         for name in ("until", "rebuild"):
             if goal := parameters.get(name):
                 named_jobs(plan.jobs, str(goal))
+        if "replace" in parameters:
+            check_replacement(settings, str(parameters["replace"] or ""))
     except UserError as error:
         return str(error)
     return None

@@ -182,17 +182,21 @@ def _start_workers(paths: ServicePaths, missing: dict[str, list[str]], env: dict
 
 
 def _wait(paths: ServicePaths, service: Background, ready: Callable[[], bool]) -> None:
-    """Wait until a service is ready, with a status line. Raises `UserError` where it ends, or takes too long."""
-    began = time.monotonic()
+    """Wait until a service is ready. Raises `UserError` where it ends, or takes too long.
+
+    A terminal shows a line with the seconds; a log gets a line once it runs.
+    """
+    began, is_terminal = time.monotonic(), sys.stderr.isatty()
     while not ready():
         seconds = time.monotonic() - began
-        print(f"\r{service.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
+        if is_terminal:
+            print(f"\r{service.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
         if not service.process():
             raise UserError(f"{service.name} ended: {_last_line(paths, service)}; see {paths.log(service.name)}")
         if seconds > SECONDS_TO_START:
             raise UserError(f"{service.name} did not start in {SECONDS_TO_START:.0f} s; see {paths.log(service.name)}")
         time.sleep(POLL_SECONDS)
-    print(f"\r{service.name}: runs" + " " * 20, file=sys.stderr)
+    print(f"\r{service.name}: runs" + " " * 20 if is_terminal else f"{service.name}: runs", file=sys.stderr, flush=True)
 
 
 def _last_line(paths: ServicePaths, service: Background) -> str:

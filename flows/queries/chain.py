@@ -15,6 +15,8 @@ from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 
+NO_QUERIES = "queries: this recipe generates none; expected a section as in configs/quickstart.yaml"
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -38,7 +40,7 @@ def generators_of(recipe: Recipe[Any], store: Store) -> tuple[PseudoQueryGenerat
     These are the spans that are pre-trained on or, where pre-training uses no pseudo-queries, what is retrieved.
     """
     if recipe.queries is None:
-        raise UserError("queries: this recipe generates none; expected a section as in configs/quickstart.yaml")
+        raise UserError(NO_QUERIES)
     retrieved, examples = retrieved_passages(recipe), None
     if recipe.queries.train is not None and recipe.dataset.train_split is not None:
         bm25 = Bm25System(recipe.bm25).on(retrieved, recipe.encode, recipe.index)

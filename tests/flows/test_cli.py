@@ -158,6 +158,7 @@ def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path)
         (["reproduce", "small/beir"], "dataset.path"),
         (["show", "abc"], "there is no store here"),
         (["verify", "--store", "missing"], "there is no store here"),
+        (["queries", "export", "x", "y", "--format", "csv"], "Invalid value for '--format': 'csv' is not one of"),
         (["reproduce"], "RECIPE"),
         (["sing"], "sing"),
     ],

@@ -12,11 +12,13 @@ from prefect.utilities.names import generate_slug
 from flows.prefect_server.form_names import ADJECTIVES, ANIMALS
 from flows.recipe.shipped import SHIPPED
 from flows.run_names import MAX_CHARACTERS, is_random, name_of_matrix_run, name_of_recipe_run, name_of_suite_run
+from flows.smoke_test import FAST
 
 
 def test_a_name_has_recipe_seed_and_changes() -> None:
     assert name_of_recipe_run("quickstart", []) == "quickstart seed=42"
     assert name_of_recipe_run("cot_mae", ["seed=7", "pretrain.steps=12"]) == "cot_mae seed=7 pretrain.steps=12"
+    assert name_of_recipe_run("cot_mae", [FAST, "seed=7"]) == "cot_mae-fast seed=7"
     assert name_of_suite_run("small", ["bm25", "a=b"]) == "small bm25 a=b"
     assert name_of_matrix_run(["quickstart"], [1, 2], ["a=b,c"]) == "matrix quickstart seeds=1,2 a=b,c"
     file = str(SHIPPED / "small" / "cpdae.yaml")

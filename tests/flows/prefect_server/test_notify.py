@@ -223,7 +223,7 @@ def test_a_test_message_needs_no_prefect_server(
 ) -> None:
     for name in ("PRETRIEVE_WEBHOOK", "PRETRIEVE_MAIL_TO", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match="nobody to report to"):
+    with pytest.raises(UserError, match="no recipient of reports"):
         notify(test=True)
     monkeypatch.setenv("PRETRIEVE_WEBHOOK", address(hook, "http"))
 

@@ -255,3 +255,16 @@ def test_a_schedule_is_switched_on_again_where_deploying_fails(monkeypatch: pyte
 
     assert schedule.active
     assert schedule.parameters == {"recipe": "quickstart"}
+
+
+def test_a_log_gets_one_line_for_a_service_that_starts(
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    note(paths, "reports", begin())
+    monkeypatch.setattr(flows.prefect_server.up, "POLL_SECONDS", 0.0)
+    answers = iter([False, False, True])
+
+    flows.prefect_server.up._wait(paths, running(paths.folder)["reports"], lambda: next(answers))
+
+    assert capsys.readouterr().err == "reports: runs\n"
