@@ -36,6 +36,10 @@ class Family(Adapter):
             raise UnusableModel(f'{folder / CONFIG}: the weights have the head lm_predictions; add "legacy": false')
         return super().load(folder, layers=layers)
 
+    @classmethod
+    def unattended_limit(cls, folder: Path) -> int | None:
+        return 0  # a token that none attends to attends to none in `transformers`, where the mask hides its row too
+
     def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
         stack, hidden_BLH = self.encoder.encoder, packing.padded(hidden_NH)
         batch, length = packing.shape

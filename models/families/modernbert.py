@@ -6,6 +6,7 @@ Shape suffixes: N real tokens, H hidden.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -24,6 +25,11 @@ class Family(Adapter):
         "hidden_dropout_prob": "mlp_dropout",
         "attention_probs_dropout_prob": "attention_dropout",
     }
+
+    @classmethod
+    def unattended_limit(cls, folder: Path) -> int | None:
+        # The second token is always real: [CLS] and [SEP] are two. One that is out of its window sees nothing there.
+        return int(cls._configuration(folder).sliding_window) + 2
 
     def keep(self, layers: Sequence[int] | None) -> None:
         if layers is not None and layers[0] != 0:

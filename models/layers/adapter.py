@@ -61,7 +61,7 @@ class Adapter(Backbone):
 
         own = cls._configuration(folder)
         if config.vocab_size != own.vocab_size:
-            raise ValueError(f"vocabulary: only that of a BERT can be reduced, found a {own.model_type}; expected null")
+            raise ValueError(f"vocabulary: only that of a BERT can be reduced, found {own.model_type}; expected null")
         _set(own, HIDDEN_DROPOUT, config.hidden_dropout_prob)
         _set(own, ATTENTION_DROPOUT, config.attention_probs_dropout_prob)
         with refuse_unusable(folder):

@@ -43,6 +43,14 @@ class Backbone(nn.Module, ABC):
         """
 
     @classmethod
+    def unattended_limit(cls, folder: Path) -> int | None:
+        """Return the length up to which `transformers` has the same states of unattended tokens; None for any length.
+
+        These are the [MASK]s that pad a query: they attend to the query, but no token attends to them.
+        """
+        return None
+
+    @classmethod
     @abstractmethod
     def create(cls, config: BertConfig, folder: Path, layers: Sequence[int] | None = None) -> Self:
         """Return a model of a folder's family with random weights.

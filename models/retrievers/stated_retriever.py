@@ -12,6 +12,7 @@ from pathlib import Path
 from models.model_files import UnusableModel
 from models.representation import Pooling
 from models.retrievers.bi_encoder import load_pooling
+from models.retrievers.retriever import SETTINGS, read_settings
 from models.retrievers.retriever_settings import Prompts, RetrieverSettings
 from models.retrievers.sentence_transformer_files import (
     CONFIG,
@@ -43,10 +44,14 @@ class StatedRetriever:
 def read_stated_retriever(folder: Path) -> StatedRetriever | None:
     """Return what a folder's modules.json and the files that it names state; None for a folder without modules.json.
 
-    Raises ValueError for modules, poolings and similarities that a retriever of this project does not have.
+    In a folder of this project `retriever.json` states it instead; without that file its vectors are compared by inner
+    products. Raises ValueError for modules, poolings and similarities that a retriever of this project does not have.
     """
     if not (folder / MODULES).is_file():
         return None
+    if (folder / SETTINGS).is_file():  # an export's modules, such as a projection, are views here
+        own = read_settings(folder)
+        return StatedRetriever(load_pooling(folder), own.normalises, own.prompts)
     kinds = [str(module["type"]).rpartition(".")[2] for module in list_modules(folder)]
     others = set(kinds[2:]) - {"Normalize", "Dropout"}
     if kinds[:2] != ["Transformer", "Pooling"] or others or list_modules(folder)[0]["path"]:
@@ -58,7 +63,8 @@ def read_stated_retriever(folder: Path) -> StatedRetriever | None:
         raise UnusableModel(f"{folder}: its pooling leaves the prompt out, which is not supported; name another model")
     stated = prompts(folder)
     texts = Prompts(query=stated["query"], passage=stated["passage"])
-    normalises = "Normalize" in kinds or compared_by_cosine(folder)
+    # Only the package's default is the cosine: this project writes modules.json without the file of the similarity.
+    normalises = "Normalize" in kinds or (_is_from_sentence_transformers(folder) and compared_by_cosine(folder))
     return StatedRetriever(load_pooling(folder), normalises, texts if any(stated.values()) else None)
 
 

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field, field_validator
 
 from models import backbones
-from models.layers.bert_config import BertConfig
+from models.layers.bert_config import CONFIG, BertConfig
 from models.model_files import read_weights, refuse_unusable
 from models.representation import Pooling
 from models.retrievers import towers
@@ -22,7 +22,7 @@ from models.retrievers.retriever import HEADS, LOADED, NEW, SETTINGS, WEIGHTS, R
 from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
 from models.retrievers.views.dense import Settings as Dense
-from models.tokens import Tokenizer, copy_tokenizer
+from models.tokens import FILES, Tokenizer, copy_tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
 from storage.files import writing, writing_files
@@ -116,6 +116,15 @@ def untrained(folder: Path, settings: Backbone) -> DenseEncoder:
     return towers.build_encoders(DenseEncoder(model, pooling_of(folder, settings.pooling)), settings.towers)
 
 
+def check_tokenizer(folder: Path) -> None:
+    """Raise UserError if the tokenizer in the backbone's folder has more tokens than its model."""
+    if (folder / CONFIG).is_file() and (folder / FILES[0]).is_file():
+        try:
+            Tokenizer.load(folder).check_vocabulary_size(backbones.sizes(folder).vocab_size, folder)
+        except ValueError as error:
+            raise UserError(f"backbone: {error}") from None
+
+
 def check_retriever(requested: RetrieverSettings, backbone: Backbone, folder: Path) -> None:
     """Raise ValueError if a retriever contradicts the files of the backbone's folder where these state all of it."""
     stated = read_stated_retriever(folder) if backbone.pooling is None else None
@@ -151,6 +160,7 @@ def additional_files(files: Iterable[str]) -> Iterator[str]:
     if towers.SHARING in names:
         yield f"Queries have their own encoder in `{towers.QUERY}/`; `{towers.SHARING}` states what both share."
     if SETTINGS in names:
-        yield f"`{SETTINGS}` states the views of the retriever, and `{WEIGHTS}` has their weights."
+        weights = f", and `{WEIGHTS}` has their weights" if WEIGHTS in names else ""
+        yield f"`{SETTINGS}` states the views of the retriever{weights}."
     if HEADS in names:
         yield f"`{HEADS}` has the decoder and the heads, for a later pre-training to continue."

@@ -49,9 +49,12 @@ class Module:
 
 
 def package_class(
-    settings: RetrieverSettings, lengths: Lengths, *, has_two_encoders: bool
-) -> tuple[str | None, str]:  # fmt: skip
-    """Return the class that computes a retriever's scores, or None and the reason why there is none."""
+    settings: RetrieverSettings, lengths: Lengths, *, has_two_encoders: bool, unattended_limit: int | None
+) -> tuple[str | None, str]:
+    """Return the class that computes a retriever's scores, or None and the reason why there is none.
+
+    `unattended_limit` is that of the retriever's `Backbone`.
+    """
     if len(settings.views) > 1:
         return None, f"it adds the scores of {' and '.join(settings.views)} representations"
     if settings.shared_layers is not None:
@@ -61,6 +64,7 @@ def package_class(
         return (None, reason) if reason else ("SparseEncoder", "")
     if settings.late:
         reason = _unlike_colbert(settings.late, lengths, has_two_encoders=has_two_encoders)
+        reason = reason or _other_masks(settings.late, unattended_limit)
         return (None, reason) if reason else ("MultiVectorEncoder", "")
     return "SentenceTransformer", ""
 
@@ -87,6 +91,14 @@ def _unlike_colbert(settings: late.Settings, lengths: Lengths, *, has_two_encode
     if settings.query_masks is not None and (lengths.query is None or lengths.query < settings.query_masks):
         return f"queries of {lengths.query} tokens are padded with [MASK] to {settings.query_masks}"
     return ""
+
+
+def _other_masks(settings: late.Settings, limit: int | None) -> str:
+    masks = settings.query_masks
+    if masks is None or limit is None or masks <= limit:
+        return ""
+    queries = f"queries are padded with [MASK] to {masks} tokens, and transformers computes these tokens otherwise"
+    return f"{queries} in this model above {limit}" if limit else f"{queries} in this family"
 
 
 def transformer_settings(settings: RetrieverSettings, lengths: Lengths) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
     """
     settings, lengths = read_settings(folder), Lengths(query_max_tokens, passage_max_tokens)
     has_two_encoders = (folder / SHARING).exists()
-    name, reason = package_class(settings, lengths, has_two_encoders=has_two_encoders)
+    limit = backbones.family(folder).unattended_limit(folder)
+    name, reason = package_class(settings, lengths, has_two_encoders=has_two_encoders, unattended_limit=limit)
     if name is None:
         for path in (folder / MODULES, folder / QUERY / MODULES):
             path.unlink(missing_ok=True)

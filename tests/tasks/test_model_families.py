@@ -141,7 +141,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_built(family: str, tmp_
     check(valid, backbone(folder), folder)
     with pytest.raises(UserError, match="max_tokens: expected at most 40, found 41"):
         check(settings(objective=valid.objective.__dict__ | {"max_tokens": 41}), backbone(folder), folder)
-    with pytest.raises(UserError, match=r"backbone: vocabulary: only that of a BERT can be reduced, found a"):
+    with pytest.raises(UserError, match=r"backbone: vocabulary: only that of a BERT can be reduced, found "):
         check(valid, backbone(folder, vocabulary=20), folder)
     too_long = ENCODING.model_copy(update={"passage_max_tokens": 41})
     with pytest.raises(UserError, match=r"encode.passage_max_tokens: expected at most 40, found 41"):

@@ -110,3 +110,14 @@ def test_settings_that_need_wordpiece_tokens_are_refused(
 
     with pytest.raises(UserError, match=message):
         steps(store, collection, f"backbone.weights={folder}", "backbone.layers=null", setting)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused_in_a_plan(
+    store: Store, collection: Path, tmp_path: Path
+) -> None:
+    folder = tokenizers.save(tmp_path / "model", "wordpiece")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 70}))
+
+    with pytest.raises(UserError, match=r"backbone: .*: expected a tokenizer of at most 70 tokens, .* found 80; use"):
+        steps(store, collection, f"backbone.weights={folder}", "backbone.layers=null")

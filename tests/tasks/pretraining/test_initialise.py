@@ -12,7 +12,7 @@ from models.layers import bert
 from models.layers.unpadding import Packing
 from models.retrievers import towers
 from models.retrievers.bi_encoder import load_pooling
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS, WEIGHTS
 from models.retrievers.towers import load
 from models.tokens import Tokenizer
 from storage.artifact import Source, source_of
@@ -154,6 +154,13 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
     assert towers.sharing(load(again)) == kind
     with pytest.raises(UserError, match=f"has towers that are {kind}; expected towers: {kind}"):
         initialise(source(built), settings=ALL)
+
+
+def test_a_card_names_the_weights_of_views_only_where_there_are_some() -> None:
+    with_weights, without = (" ".join(additional_files(["retriever.json", *files])) for files in ([WEIGHTS], []))
+
+    assert with_weights.endswith("the views of the retriever, and `retriever.safetensors` has their weights.")
+    assert without == "`retriever.json` states the views of the retriever."
 
 
 def test_heads_of_an_earlier_pretraining_come_along(store: Store, weights: Path) -> None:

@@ -13,13 +13,16 @@ import torch
 from models.retrievers import load, retriever
 from models.retrievers.bi_encoder import load_pooling
 from models.retrievers.retriever_settings import Prompts, RetrieverSettings
+from models.retrievers.stated_retriever import StatedRetriever, contradiction, read_stated_retriever
 from models.retrievers.views.dense import Settings as Dense
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.finetuning.train import check as check_training
+from tasks.finetuning.train import save_retriever
 from tasks.pretraining.initialise import Backbone, initialise, save_checkpoint
 from tasks.retrieval.encode import Encoding
+from tasks.retrieval.sentence_transformer_export import add_files
 from tests.tasks.finetuning.training_tables import TRAINING
 from tests.tiny import save_backbone, save_tokenizer
 from tests.tiny_families import tiny_network
@@ -106,6 +109,44 @@ def test_a_retriever_and_a_pretraining_keep_what_the_model_states(store: Store, 
     assert retriever.load_for_training(built, otherwise).settings == otherwise
     assert retriever.read_settings(pretrained) == RetrieverSettings(dense=Dense(dim=None, normalise=True), prompts=own)
     np.testing.assert_array_equal(similarities(pretrained), similarities(built))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_checkpoint_of_this_project_starts_with_its_own_similarity(
+    normalise: bool, store: Store, tmp_path: Path
+) -> None:
+    """Its modules.json names no similarity, for which the package's default is the cosine."""
+    saved(tmp_path / "given", mode="mean", normalise=normalise, similarity_fn_name="cosine" if normalise else "dot")
+    first = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given")).path
+
+    again = initialise(source(first), settings=backbone(first, seed=2)).path
+
+    np.testing.assert_array_equal(similarities(again), similarities(first))
+    assert read_stated_retriever(again) == StatedRetriever("mean", normalise, None)
+    assert contradiction(RetrieverSettings(dense=Dense(dim=None, normalise=normalise)), stated(first)) is None
+    assert contradiction(RetrieverSettings(dense=Dense(dim=None, normalise=not normalise)), stated(first))
+
+
+def test_an_exported_retriever_with_a_projection_states_its_normalisation(store: Store, tmp_path: Path) -> None:
+    saved(tmp_path / "given", **LAYOUTS["e5"])
+    built = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given")).path
+    model = retriever.load_for_training(built, RetrieverSettings(dense=Dense(dim=8)))
+    (folder := tmp_path / "exported").mkdir()
+    save_retriever(model, folder, tokenizer=built)
+    add_files(folder, query_max_tokens=12, passage_max_tokens=20)
+
+    again = initialise(source(folder), settings=backbone(folder)).path
+
+    np.testing.assert_array_equal(similarities(again), similarities(folder))
+    assert stated(folder) == RetrieverSettings(
+        dense=Dense(dim=None, normalise=True), prompts=Prompts(query="music: ", passage="stone: ")
+    )
+
+
+def stated(folder: Path) -> RetrieverSettings:
+    stated_retriever = read_stated_retriever(folder)
+    assert stated_retriever is not None
+    return stated_retriever.settings
 
 
 def test_a_stated_pooling_alone_leaves_the_rest_out_as_before(store: Store, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,9 @@ def saved(folder: Path, model: Backbone, sharing: Any, settings: RetrieverSettin
 
 
 @torch.inference_mode()
-def our_scores(folder: Path) -> np.ndarray[Any, Any]:
+def our_scores(folder: Path, queries: list[str] = QUERIES) -> np.ndarray[Any, Any]:
     opened = loading.load(folder)
-    sides: list[tuple[list[str], Any, int]] = [(QUERIES, "query", 12), (PASSAGES, "passage", 20)]
+    sides: list[tuple[list[str], Any, int]] = [(queries, "query", 12), (PASSAGES, "passage", 20)]
     encoded = [opened.retriever(opened.pad_batch(opened.encode(*side)), side[1]) for side in sides]
     scores = opened.retriever.scores(*encoded)  # type: ignore[union-attr, operator]
     (view,) = opened.retriever.views
@@ -132,6 +133,33 @@ def test_what_the_package_cannot_compute_does_not_open_there(what: str, tmp_path
     assert reason in exported.reason or reason.replace(".MASK.", "[MASK]") in exported.reason
     assert not (folder / "modules.json").exists()
     assert loading.read_settings(folder) == settings
+
+
+WINDOW = 4  # tokens to each side of one
+MASKS = [("modernbert", WINDOW + 2, ""), ("modernbert", WINDOW + 3, "in this model above 6"),
+         ("deberta-v2", 6, "in this family")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "masks", "reason"), MASKS)
+def test_masks_that_transformers_computes_otherwise_do_not_open_there(
+    family: str, masks: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package: Any = pytest.importorskip("sentence_transformers")
+    (start := tmp_path / "start").mkdir()
+    changes = {"local_attention": 2 * WINDOW} if family == "modernbert" else {}
+    model = tiny_family(start, family, pad_token_id=0, **changes)
+    saved(folder := tmp_path / "model", model, "siamese", RetrieverSettings(late=Late(**LATE | {"query_masks": masks})))
+    shutil.copytree(folder, opened := tmp_path / "opened")
+
+    exported = add_files(folder, **LENGTHS)
+    monkeypatch.setattr(type(model), "unattended_limit", classmethod(lambda cls, folder: None))
+    add_files(opened, **LENGTHS)
+
+    assert (exported.name is None) == (not (folder / "modules.json").exists()) == bool(reason)
+    assert exported.reason.endswith(reason)
+    theirs = package.MultiVectorEncoder(str(opened), device="cpu", local_files_only=True)
+    scores = theirs.similarity(theirs.encode_query([""]), theirs.encode_document(PASSAGES)).numpy()
+    assert np.allclose(scores, our_scores(folder, [""]), rtol=1e-4, atol=1e-4) == (not reason)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
