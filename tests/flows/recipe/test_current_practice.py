@@ -19,10 +19,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["backbone.pooling=null", f"{PLAIN}.retriever.dense.normalise=false"],
         r"rounds: plain: train.retriever: dense.normalise: the backbone compares vectors of length 1; expected null",
     ),
-    "nested dimensions of weights": (
-        [f"{PLAIN}.retriever={LEXICAL}", f"{PLAIN}.matryoshka=[96]", "rounds.0.truncate_dims=[]"],
-        "matryoshka: expected a retriever with a dense view only",
-    ),
     "nested dimensions beyond the vectors": ([f"{PLAIN}.matryoshka=[384]"], "matryoshka: .* below the vectors' 384"),
     "a nested dimension twice": ([f"{PLAIN}.matryoshka=[96, 96]"], "matryoshka: expected each dimension once"),
     "no dimension": ([f"{PLAIN}.matryoshka=[0]"], "matryoshka.*greater than 0"),
@@ -36,7 +32,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "a negative margin": ([f"{PLAIN}.exclude_above=-0.1"], "exclude_above.*greater than or equal to 0"),
     "two kinds of averages": ([f"{PLAIN}.fit.average={{decay: 0.9, last: 2}}"], "give either decay, or last and every"),
-    "no kind of average": ([f"{PLAIN}.fit.average={{}}"], "give either decay, or last and every"),
     "more checkpoints than steps": (
         [f"{PLAIN}.epochs=null", f"{PLAIN}.steps=10", f"{PLAIN}.fit.average={{last: 5, every: 4}}"],
         "fit.average: 5 checkpoints need 17 steps or more, found 10",
