@@ -70,12 +70,18 @@ def run(
 
 
 def run_on_folder(
-    models: Sequence[str], collection: str, splits: Sequence[str], reader: str, folder: Path, changes: Sequence[str]
-) -> None:
+    models: Sequence[str], collection: str, splits: Sequence[str], reader: str, folder: Path, *,
+    skip_missing: bool = False, changes: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Evaluate the models on splits of one collection, as `run` does on a suite."""
     store = Store.open_or_new(folder)
     suite, name = suite_of_folder(collection, splits, reader, changes)
-    show_evaluation(request_of(models, suite, name, folder, [], skip_missing=False), store)
+    try:
+        sources.locate(collection, reader)
+    except UserError as error:
+        words = str(error).removeprefix("dataset.path: ").replace("--set dataset.path=DIR", "name another folder")
+        raise UserError(f"--collection {collection}: {words}") from None
+    show_evaluation(request_of(models, suite, name, folder, [], skip_missing=skip_missing), store)
 
 
 def show_evaluation(request: EvaluationRequest, store: Store) -> None:
@@ -149,7 +155,8 @@ def request_of(
     selected = suite.select(only)
     absent = {collection.name: why for collection in selected if (why := missing_files(suite, collection))}
     if absent and not skip_missing:
-        raise UserError(f"{'; '.join(dict.fromkeys(absent.values()))}; or leave out what is missing: --skip-missing")
+        leave_out = "; or leave out what is missing: --skip-missing" if len(absent) < len(selected) else ""
+        raise UserError(f"{'; '.join(dict.fromkeys(absent.values()))}{leave_out}")
     present = [collection for collection in selected if collection.name not in absent]
     if not present:
         raise UserError(f"--suite {name}: none of its collections is here: {next(iter(absent.values()))}")

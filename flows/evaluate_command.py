@@ -39,7 +39,9 @@ def evaluate(
     only: Annotated[
         list[str] | None, typer.Option(metavar="COLLECTION", help="Only this collection or group; repeatable.")
     ] = None,
-    skip_missing: Annotated[bool, typer.Option("--skip-missing", help="Leave out absent collections.")] = False,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out absent collections or splits.")
+    ] = False,
     store: StoreFolder = DEFAULT_STORE,
     changes: Changes = None,
 ) -> None:
@@ -49,7 +51,9 @@ def evaluate(
 
     if (suite is None) == (collection is None) or bool(split) != bool(collection):
         raise UserError("evaluate: expected --suite NAME, or --collection DIR with --split NAME")
+    if only and collection is not None:
+        raise UserError("--only: it chooses collections of a suite; --collection has splits")
     if suite is not None:
         run(models, suite, store, only=only or [], skip_missing=skip_missing, changes=changes or [])
     elif collection is not None and split:
-        run_on_folder(models, collection, split, reader, store, changes or [])
+        run_on_folder(models, collection, split, reader, store, skip_missing=skip_missing, changes=changes or [])

@@ -41,3 +41,19 @@ def test_options_that_do_not_go_together(options: list[str], capsys: pytest.Capt
 
     assert ended.code == 2
     assert "expected --suite NAME, or --collection DIR with --split NAME" in ended.err
+
+
+def test_a_collection_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_suite(tmp_path)
+    store = ["--store", tmp_path / "store"]
+
+    nowhere = command(capsys, "evaluate", "bm25", "--collection", "nowhere", "--split", "dev", *store)
+    no_split = command(capsys, "evaluate", "bm25", "--collection", tmp_path / "one", "--split", "dev", *store)
+    only = command(capsys, "evaluate", "bm25", "--collection", "one", "--split", "dev", "--only", "one", *store)
+
+    assert (nowhere.code, no_split.code, only.code) == (2, 2, 2)
+    assert nowhere.err.startswith("pretrieve: --collection nowhere: no data set at ")
+    assert "--set" not in nowhere.err
+    assert "the splits there are test" in no_split.err
+    assert not any("--skip-missing" in ended.err for ended in (nowhere, no_split))
+    assert "--only: it chooses collections of a suite" in only.err
