@@ -30,6 +30,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "xlm-roberta": FAIRSEQ,
 }  # fmt: skip
 """What the configuration of each family has beyond `SIZES`; DistilBERT has its own names."""
+ALIKE: dict[str, dict[str, Any]] = {"camembert": FAIRSEQ}
+"""The families with the code of another: only their states and files are tested, not each objective on them."""
 
 
 def tiny_network(family: str, *, seed: int = 0, spread: float = 0.1, **changes: Any) -> Any:
@@ -38,7 +40,7 @@ def tiny_network(family: str, *, seed: int = 0, spread: float = 0.1, **changes: 
 
     sizes = {"vocab_size": SIZES["vocab_size"], "max_position_embeddings": 40} if family == "distilbert" else SIZES
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **sizes | FAMILIES[family] | changes)
+    config = AutoConfig.for_model(family, **sizes | (FAMILIES | ALIKE)[family] | changes)
     network = AutoModelForMaskedLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for parameter in network.parameters():

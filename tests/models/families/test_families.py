@@ -14,10 +14,10 @@ from models.layers.unpadding import Packing
 from models.model_files import UnusableModel
 from models.tokens import Tokens, pad
 from tests.tiny import PIECES
-from tests.tiny_families import FAMILIES, tiny_family, tiny_network
+from tests.tiny_families import ALIKE, FAMILIES, tiny_family, tiny_network
 
 LENGTHS = {"padded": (17, 5, 30, 2), "without padding": (9, 9), "one text": (13,), "maximum length": (40, 3)}
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", FAMILIES | ALIKE)
 
 
 def texts(lengths: tuple[int, ...], padding: int) -> Tokens:
@@ -101,9 +101,9 @@ def test_a_missing_head_is_new_and_other_missing_weights_are_refused(family: str
 def test_an_unknown_family_is_refused_with_those_supported(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "longformer"}')
 
-    with pytest.raises(UnusableModel, match=r"expected model_type bert, deberta-v2, .*, found longformer"):
+    with pytest.raises(UnusableModel, match=r"expected model_type bert, camembert, deberta-v2, .*, found longformer"):
         backbones.load(tmp_path)
-    assert set(backbones.families()) == {"bert", *FAMILIES}
+    assert set(backbones.families()) == {"bert", *FAMILIES, *ALIKE}
 
 
 def test_the_newer_head_of_deberta_is_kept_or_refused(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_what_is_no_backbone_is_told_in_a_line(store: Store, weights: Path) -> N
     assert f"expected weights in {bert.WEIGHTS}" in refused(weights)
     config = json.loads((weights / bert.CONFIG).read_text())
     (weights / bert.CONFIG).write_text(json.dumps({**config, "model_type": "longformer"}))
-    assert "expected model_type bert, deberta-v2, distilbert" in refused(weights)
+    assert "expected model_type bert, camembert, deberta-v2, distilbert" in refused(weights)
 
 
 def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
