@@ -12,7 +12,7 @@ import flows.adapt.run
 from flows.adapt.request import DEFAULT_START, Request
 from pretrieve.retrievers import LoadedRetriever, load
 from pretrieve.runs import COLUMNS
-from pretrieve.settings import Store, printer, store_folder
+from pretrieve.settings import Store, printing, store_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +60,7 @@ def adapt(
         Path(collection), Path(out), str(start or DEFAULT_START), generator=generator, teacher=teacher, hours=hours,
         judgements=None if judgements is None else Path(judgements), seed=seed,
     )  # fmt: skip
-    done = flows.adapt.run.adapt(request, store_folder(store), printer(progress), with_server=False)
+    with printing(progress) as print_line:
+        done = flows.adapt.run.adapt(request, store_folder(store), print_line, with_server=False)
     content = json.loads(done.page.with_suffix(".json").read_text())
     return Adaptation(done.out, done.decision.verdict, done.decision.gained, done.decision.winner, done.page, content)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flows.evaluate import evaluated, requested
 from pretrieve.retrievers import LoadedRetriever
 from pretrieve.runs import COLUMNS, Checkpoint
-from pretrieve.settings import Store, as_changes, printer, store_folder
+from pretrieve.settings import Store, as_changes, printing, store_folder
 from storage.errors import UserError
 from storage.store.store import Store as OpenStore
 from tasks.report.page.statistics import with_intervals
@@ -61,7 +61,8 @@ def evaluate(
     request = requested(
         [_name(model, folder) for model in models], str(suite), folder, only, skip_missing, as_changes(set)
     )
-    page = evaluated(request, OpenStore.open_or_new(folder), print_line=printer(progress), with_server=False)
+    with printing(progress) as print_line:
+        page = evaluated(request, OpenStore.open_or_new(folder), print_line=print_line, with_server=False)
     return Evaluation(page, json.loads(page.with_suffix(".json").read_text()))
 
 

@@ -12,7 +12,7 @@ from flows import finished_runs
 from flows.reproduce import reproduced
 from flows.store_lookup import artifact
 from pretrieve.recipes import PlannedRecipe, given_recipe
-from pretrieve.settings import Store, as_changes, printer, store_folder
+from pretrieve.settings import Store, as_changes, printing, store_folder
 from storage.artifact import Artifact
 from storage.errors import UserError, suggestion
 from storage.store.store import Store as OpenStore
@@ -115,9 +115,8 @@ def reproduce(
         run = pretrieve.reproduce("quickstart", store="artifacts", set={"seed": 7})
     """
     planned, folder = given_recipe(recipe, set), store_folder(store)
-    page = reproduced(
-        planned.name, folder, as_changes(planned.changes), print_line=printer(progress), with_server=False
-    )
+    with printing(progress) as print_line:
+        page = reproduced(planned.name, folder, as_changes(planned.changes), print_line=print_line, with_server=False)
     if page is None:
         raise TypeError("a complete run always has a report")
     report = json.loads(page.with_suffix(".json").read_text())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from flows.command_options import DEFAULT_STORE
 from flows.terminal import unwrapped
+from tasks.runtime.progress import drawing
 
 Store = str | Path | None
 """The folder of the artifacts; None for $PRETRIEVE_STORE, else `artifacts` in the working folder."""
@@ -33,6 +35,11 @@ def _as_yaml(value: Any) -> str:
     return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True).removesuffix("\n").removesuffix("\n...")
 
 
-def printer(shown: bool) -> Callable[[str], None]:
-    """Return what prints the lines of a run: on standard error, in a notebook below the cell; nothing unless shown."""
-    return unwrapped(stderr=True).print if shown else lambda line: None
+@contextlib.contextmanager
+def printing(shown: bool) -> Iterator[Callable[[str], None]]:
+    """Yield what prints the lines of a run: on standard error, in a notebook below the cell.
+
+    Unless `shown`, it prints nothing, and no progress bar is drawn in the block.
+    """
+    with drawing(shown):
+        yield unwrapped(stderr=True).print if shown else lambda line: None

@@ -17,6 +17,7 @@ T = TypeVar("T")
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
 
 _watcher: contextvars.ContextVar[Callable[[tqdm[None]], None] | None] = contextvars.ContextVar("watcher", default=None)
+_drawn: contextvars.ContextVar[bool] = contextvars.ContextVar("drawn", default=True)
 _report: contextvars.ContextVar[Callable[[float], None] | None] = contextvars.ContextVar("report", default=None)
 
 
@@ -30,6 +31,7 @@ def progress(items: Iterable[T], *, what: str, unit: str, total: int | None = No
 
 def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown: bool = True) -> tqdm[None]:
     """Return a bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; drawn only where `shown`."""
+    shown = shown and _drawn.get()
     terminal = sys.stderr.isatty() or in_notebook()
     progress_bar = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
@@ -46,6 +48,16 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
 def in_notebook() -> bool:
     """Return whether this runs in a notebook, whose output shows a bar that is drawn over itself."""
     return "ipykernel" in sys.modules and type(sys.stderr).__module__.startswith("ipykernel")
+
+
+@contextlib.contextmanager
+def drawing(drawn: bool) -> Iterator[None]:
+    """Draw the bars that begin in this block, or draw none."""
+    token = _drawn.set(drawn)
+    try:
+        yield
+    finally:
+        _drawn.reset(token)
 
 
 @contextlib.contextmanager

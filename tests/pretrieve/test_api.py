@@ -15,7 +15,7 @@ from flows.compare import compared
 from flows.recipe.load import load_recipe
 from flows.search import open_key
 from pretrieve.runs import Checkpoint
-from pretrieve.settings import as_changes
+from pretrieve.settings import as_changes, printing
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.formats.yaml_files import parse_yaml
@@ -23,6 +23,7 @@ from storage.store.marker import mark
 from storage.store.store import Store
 from storage.tables import Report
 from tasks.retrieval.interactive import answer
+from tasks.runtime.progress import bar
 from tests import finished_runs
 from tests.flows.queries.test_versions import NAME, noted
 from tests.flows.small_suite import make_suite
@@ -91,6 +92,16 @@ def test_a_finished_run_has_its_metrics_with_intervals(store: Store) -> None:
     assert run.get("retriever_9") is None
     with pytest.raises(UserError, match="FinishedRun: expected a checkpoint of a run"):
         pretrieve.load(run)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_lines_and_bars_of_a_run_are_shown_or_not(shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with printing(shown) as print_line, bar(what="training", unit="steps") as counter:
+        print_line("train 1234")
+        assert counter.disable == (not shown)
+    assert capsys.readouterr().err == ("train 1234\n" if shown else "")
+    with bar(what="training", unit="steps") as counter:
+        assert not counter.disable
 
 
 def test_two_runs_are_compared_as_by_the_command(store: Store, tmp_path: Path) -> None:
