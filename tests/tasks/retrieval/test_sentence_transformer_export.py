@@ -25,7 +25,7 @@ from storage.store.store import Store
 from tasks.retrieval.encode import TextEncoder
 from tasks.retrieval.sentence_transformer_export import Exported, add_files
 from tests.tiny import LATE, LEXICAL, save_tokenizer, tiny_bert, tiny_tokenizer
-from tests.tiny_families import tiny_family
+from tests.tiny_families import FAMILIES, tiny_family
 
 QUERIES = ["river castle", "king", "winter garden, stone. bread music planet ocean tree letter engine bridge"]
 PASSAGES = ["river castle.", "king stone, bread winter", "music", "painter planet castles tree ocean music king " * 3]
@@ -50,11 +50,13 @@ KINDS: dict[str, tuple[RetrieverSettings, str]] = {
         RetrieverSettings(late=Late(**LATE | {"use_cls": False, "use_sep": False})), "MultiVectorEncoder"
     ),
 }  # fmt: skip
-FAMILIES = ("roberta", "modernbert", "distilbert")
 OF_EVERY_FAMILY = ("normalised", "SPLADE", "ColBERT")
 CASES = [("bert", "siamese", kind) for kind in KINDS]
 CASES += [("bert", "separate", kind) for kind in KINDS if KINDS[kind][1] != "MultiVectorEncoder"]
 CASES += [(family, "siamese", kind) for family in FAMILIES for kind in OF_EVERY_FAMILY]
+CASES.remove(("deberta-v2", "siamese", "ColBERT"))  # its [MASK]s are computed otherwise
+# For `transformers` id 1 is padding in every MPNet. Here it is [UNK], which this kind's prompts have.
+CASES.remove(("mpnet", "siamese", "SPLADE"))
 
 
 def backbone(folder: Path, family: str) -> Backbone:
@@ -62,7 +64,8 @@ def backbone(folder: Path, family: str) -> Backbone:
         return tiny_bert()
     # RoBERTa's positions begin after [PAD], whose id is 0. In ModernBERT a [MASK] that is farther from all tokens than
     # its window sees nothing, and transformers gives it other states; 32 masks and the usual 128 tokens are not so far.
-    changes = {"roberta": {"max_position_embeddings": 41}, "modernbert": {"local_attention": 32}}
+    fairseq = {"max_position_embeddings": 41}
+    changes = {"roberta": fairseq, "xlm-roberta": fairseq, "modernbert": {"local_attention": 32}}
     (folder / family).mkdir()
     return tiny_family(folder / family, family, pad_token_id=0, **changes.get(family, {}))
 
