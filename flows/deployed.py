@@ -38,8 +38,9 @@ from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
-from flows.reproduce import publish_last
+from flows.reproduce import publish_last, stage_counts
 from flows.smoke_test import fast_changes
+from flows.store_lookup import missing_artifacts
 from storage.errors import UserError
 from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
@@ -160,7 +161,7 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
         )
     [job] = matches
     with noted(plan.store, "run_stage", f"{job.label} of {recipe}", [job.reference, *job.needs()]) as note:
-        if missing := [name for name in job.needs() if plan.store.up_to_date(*name.split("/")) is None]:
+        if missing := missing_artifacts(job.needs(), plan.store):
             raise UserError(f"{job.label}: needs {', '.join(missing)}; the store {plan.store.root} lacks them")
         with session(_building(plan, note)) as current:
             run_job(job, current)
@@ -189,10 +190,10 @@ def run_recipe(recipe: str, changes: list[str], goal: str = "", rebuild: str = "
 
 def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
     """Run some of a plan's jobs; the session that has."""
-    missing = sum(plan.store.up_to_date(*reference.split("/")) is None for reference in jobs)
+    missing = len(missing_artifacts(jobs, plan.store))
     check_models(plan)
     current = _building(plan, note)
-    current.print_line(f"{len(jobs)} stages, {len(jobs) - missing} cached, {missing} to build; store {plan.store.root}")
+    current.print_line(f"{stage_counts(len(jobs), missing)}; store {plan.store.root}")
     request = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
     with session(current):
         run_all(jobs, request, current)

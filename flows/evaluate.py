@@ -20,7 +20,7 @@ import yaml
 from flows.chain.given_models import check_models
 from flows.chain.suites import Collection, Suite, evaluate_collection, load_suite, suite_of_folder
 from flows.evaluated_systems import NamedSystem, named_systems
-from flows.reproduce import as_flow
+from flows.reproduce import as_flow, print_stages
 from flows.terminal import Terminal, say, unwrapped
 from storage import datasets
 from storage.artifact import Artifact
@@ -32,7 +32,6 @@ from storage.store.store import Store
 from storage.tables import Metrics
 from tasks.report.page.statistics import intervals
 from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
-from tasks.runtime.environment import describe_execution
 from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 from tasks.session import Session, session
@@ -108,12 +107,8 @@ def evaluated(
         request.evaluate()
     check_models(plan)
     with noted(store, "evaluate", request.name, plan.done) as note:
-        missing = sum(store.up_to_date(step.stage, step.key) is None for step in plan.done.values())
-        counts = f"{len(plan.done)} stages, {len(plan.done) - missing} cached, {missing} to build"
-        print_line(f"{request.suite.title}: {counts}; store {store.root}")
-        if missing:
-            print_line(describe_execution(request.suite.execution))
         current = Session(store, request.suite.execution, print_line=print_line, note=note)
+        missing = print_stages(request.suite.title, plan.done, current)
         if missing and with_server:
             report = as_flow("evaluate", request.name, current, lambda: evaluate_and_publish(request, current))
         else:

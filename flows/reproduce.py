@@ -12,7 +12,7 @@ import os
 import resource
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,7 @@ from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
 from flows.run_names import run_name
+from flows.store_lookup import missing_artifacts
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -77,12 +78,8 @@ def reproduced(
         plan = planned(recipe, title, store)
     check_models(plan)
     with noted(store, "reproduce", title, plan.done) as note:
-        missing = [job for job in jobs.values() if store.up_to_date(job.stage.name, job.key) is None]
-        counts = f"{len(jobs)} stages, {len(jobs) - len(missing)} cached, {len(missing)} to build"
-        print_line(f"{recipe.title}: {counts}; store {store.root}")
-        if missing:
-            print_line(describe_execution(recipe.execution))
         current = Session(store, recipe.execution, print_line=print_line, note=note)
+        missing = print_stages(recipe.title, jobs, current)
         if missing and with_server:
             shown = run_name(title, recipe.seed, changes)
             page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))
@@ -92,6 +89,20 @@ def reproduced(
         if page is not None:  # without a report the note stays, since no report needs what was built
             note.finish()
     return page
+
+
+def print_stages(title: str, references: Collection[str], current: Session) -> int:
+    """Print how many stages a run has cached and must build, and on what it runs; return the number to build."""
+    missing = len(missing_artifacts(references, current.store))
+    current.print_line(f"{title}: {stage_counts(len(references), missing)}; store {current.store.root}")
+    if missing:
+        current.print_line(describe_execution(current.execution))
+    return missing
+
+
+def stage_counts(total: int, missing: int) -> str:
+    """Return the numbers of a run's stages in words."""
+    return f"{total} stages, {total - missing} cached, {missing} to build"
 
 
 def build(jobs: Mapping[str, Job], name: str, current: Session) -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,11 @@ def artifact(reference: str, store: Store) -> Artifact[Any]:
     """Return the artifact `STAGE/KEY`. Raises UserError where it is missing or damaged."""
     manifest = must_exist(reference, store)
     return Artifact(manifest.stage, manifest.key, store.folder(manifest.stage, manifest.key))
+
+
+def missing_artifacts(references: Iterable[str], store: Store) -> list[str]:
+    """Return the references (STAGE/KEY) of the artifacts among these that a run must build."""
+    return [reference for reference in references if store.up_to_date(*reference.split("/")) is None]
 
 
 def newest_vectors(checkpoint: Manifest, store: Store) -> Manifest | None:

@@ -16,6 +16,7 @@ from flows.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
+from flows.store_lookup import missing_artifacts
 from storage.errors import UserError, one_line
 from storage.files import write_atomically
 from storage.store import run_notes
@@ -55,7 +56,7 @@ class PlannedCell:
 
     def missing(self, store: Store) -> list[str]:
         """Return the references of the stages that are still to be built."""
-        return [name for name, job in self.jobs.items() if store.up_to_date(job.stage.name, job.key) is None]
+        return missing_artifacts(self.jobs, store)
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ class PlannedGrid:
 
     def stages(self) -> dict[str, bool]:
         """Return whether each different stage of all runs is in the store, by reference."""
-        names = {name: job for cell in self.cells for name, job in cell.jobs.items()}
-        return {name: self.store.up_to_date(job.stage.name, job.key) is not None for name, job in names.items()}
+        references = dict.fromkeys(reference for cell in self.cells for reference in cell.jobs)
+        missing = set(missing_artifacts(references, self.store))
+        return {reference: reference not in missing for reference in references}
 
     def state(self, cell: PlannedCell, notes: Sequence[RunNote] | None = None) -> State:
         """Return the state of a run, also of one that another process or host runs."""

@@ -18,7 +18,7 @@ from flows.queries.versions import Version, note_version
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
-from flows.reproduce import as_flow
+from flows.reproduce import as_flow, print_stages
 from flows.run_names import run_name
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact
@@ -27,7 +27,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries
 from tasks.pseudo_queries.train_generator import train_generator
-from tasks.runtime.environment import describe_execution
+from tasks.report.page.corpus_page import QUERY_FATES
 from tasks.session import Session, session
 
 NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")
@@ -50,7 +50,7 @@ class BuildResult:
         lines = [f"{self.version.name}: {self.version.queries.reference}"]
         if self.comparison is not None and self.previous is not None:
             counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
-            fates = [f"{counts[fate]:,} {fate}" for fate in ("kept", "made", "rewritten", "dropped")]
+            fates = [f"{counts[fate]:,} {QUERY_FATES[fate]}" for fate in ("kept", "made", "rewritten", "dropped")]
             fates += [f"{counts[fate]:,} {words}" for fate, words in FILTERED.items() if counts[fate]]
             lines.append(f"compared with {self.previous.name}: {', '.join(fates)} (details: `pretrieve queries diff`)")
         return "\n".join([*lines, f"page: {self.page}"])
@@ -79,11 +79,7 @@ def build(
     steps = plan.done
     check_models(plan)
     with noted(store, "queries build", title, steps) as current.note:
-        missing = sum(store.up_to_date(step.stage, step.key) is None for step in steps.values())
-        counts = f"{len(steps)} stages, {len(steps) - missing} cached, {missing} to build"
-        console.print(f"{recipe.title}: pseudo-queries: {counts}; store {store.root}")
-        if missing:
-            console.print(describe_execution(recipe.execution))
+        missing = print_stages(f"{recipe.title}: pseudo-queries", steps, current)
         shown = run_name(title, recipe.seed, changes) if missing and _is_a_flow(plan, store) else None
         say(_run(recipe, title, current, shown).summary())
         current.note.finish()
