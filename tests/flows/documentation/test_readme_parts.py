@@ -11,6 +11,8 @@ from flows.recipe.shipped import PROJECT, shipped_recipes
 from storage.errors import UserError
 
 LINES = 150
+COLUMN = 830
+"""The width in pixels of a README on a page."""
 
 
 def test_the_readme_and_its_figures_are_what_make_docs_writes() -> None:
@@ -36,6 +38,16 @@ def test_a_readme_without_marks_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(UserError, match="expected the lines <!-- highlights"):
         readme.documents()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_figure_of_the_chain_can_be_read_at_the_width_of_a_page(scheme: str) -> None:
+    """HTML in an SVG is drawn by browsers only, and a wide figure is shrunk with its words."""
+    svg = (readme.IMAGES / f"chain-{scheme}.svg").read_text()
+
+    assert "foreignObject" not in svg
+    width = float(ET.fromstring(svg).get("viewBox", "").split()[2])  # our own text
+    assert 16 * COLUMN / width >= 10  # the size of the words in pixels
 
 
 def test_a_speedup_is_that_over_the_fastest_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
