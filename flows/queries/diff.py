@@ -46,7 +46,7 @@ def difference(comparison: dict[str, Any]) -> list[RenderableType]:
     for cells in beside(comparison):
         statistics.add_row(*cells)
     fates = ("made", "rewritten", "dropped")
-    examples = [Text(f"{fate}: {line}") for fate in fates for line in _examples(comparison, fate)]
+    examples = [Text(f"{QUERY_FATES[fate]}: {line}") for fate in fates for line in _examples(comparison, fate)]
     return [passages, queries, statistics, *examples]
 
 

@@ -102,7 +102,7 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     assert {name for name in by_id[1] if by_id[0].get(name) != by_id[1][name]} == {"new#0"}
     written = json.loads((second.version.queries.path / "logs" / "written.json").read_text())
     assert (written["kept"], written["made"]) == ((len(DOCUMENTS) - 1) * 2, 2)
-    assert f"compared with {NAME}@1: 14 kept, 2 made, 0 rewritten, 2 dropped" in second.summary()
+    assert f"compared with {NAME}@1: 14 unchanged, 2 new, 0 resampled, 2 removed" in second.summary()
 
     recipe, _ = load_recipe(NAME, changes)
     (tmp_path / "ids.txt").write_text("d1\n \nd5\n")
