@@ -73,16 +73,18 @@ class TrainingMemory:
         gradients = 4 * self.parameters
         states = 4 * self.parameters + ADAMW_BYTES * self.parameters
         recorded = self.accumulating if chunked else self.encoding
-        encoding = highest([one.live for one in recorded], texts) + (gradients if chunked else 0)
-        kept = at([one.live[one.forward - 1] for one in self.encoding], texts)
+        encoding = highest([record.live for record in recorded], texts) + (gradients if chunked else 0)
+        kept = at([record.live[record.forward - 1] for record in self.encoding], texts)
         vectors = 2 * self.vector_bytes * batch if chunked else 0  # with the gradients at them
         comparing = kept + self._comparison(batch) if self.comparing else 0
-        others = kept + highest([one.live for one in self.without_graph], texts) if chunked and self.comparing else 0
+        others = 0.0
+        if chunked and self.comparing:
+            others = kept + highest([record.live for record in self.without_graph], texts)
         return round(states + vectors + max(gradients, encoding, comparing, others))
 
     def _comparison(self, batch: int) -> float:
         """Return the peak of the comparison: a parabola, or the count where the objective compares block by block."""
-        lives = {texts: one.live for texts, one in self.comparing.items()}
+        lives = {texts: record.live for texts, record in self.comparing.items()}
         largest, parabola = max(lives), [lives[texts] for texts in (1, 2, 3)]
         if abs(highest(parabola, largest) / max(1, *lives[largest]) - 1) <= 0.02:
             return highest(parabola, batch)
@@ -105,7 +107,7 @@ class TrainingMemory:
     def moved(self, steps: int, batch: int, chunk: int | None) -> float:
         """Return the bytes that operations other than matrix products read and write in a training."""
         total = batch * self.rows_per_text
-        first, second = (one.moved for one in self.encoding[:2])
+        first, second = (record.moved for record in self.encoding[:2])
         of_chunks = -(-total // (chunk or total)) * max(0, 2 * first - second)
         optimiser = 28 * self.parameters  # reads weights, gradients and moments, writes weights and moments
         return steps * (batch * (second - first) + of_chunks + optimiser)
@@ -120,11 +122,11 @@ class EncodingMemory:
 
     def peak(self, rows: int) -> int:
         """Return the bytes of weights and activations at the peak of a batch."""
-        return round(4 * self.parameters + highest([one.live for one in self.recorded], rows))
+        return round(4 * self.parameters + highest([record.live for record in self.recorded], rows))
 
     def moved(self, rows: int, per_batch: int) -> float:
         """Return the bytes that operations other than matrix products read and write."""
-        first, second = (one.moved for one in self.recorded[:2])
+        first, second = (record.moved for record in self.recorded[:2])
         return rows * (second - first) + -(-rows // per_batch) * max(0, 2 * first - second)
 
 
@@ -134,8 +136,8 @@ def training_memory(objective: Any, batch_of: Callable[[int], Batch], *, half: b
     encoding, accumulating, without_graph, vectors_of = [], [], [], {}
     for rows in (1, 2):
         module.zero_grad(set_to_none=True)
-        vectors_of[rows], one = _encoded(objective, batch_of(rows), half)
-        encoding.append(one)
+        vectors_of[rows], with_gradients = _encoded(objective, batch_of(rows), half)
+        encoding.append(with_gradients)
         accumulating.append(_encoded(objective, batch_of(rows), half)[1])  # gradients are stored now
         with torch.no_grad(), recording() as record, in_half_precision(half):
             objective.encode(batch_of(rows))
@@ -180,8 +182,8 @@ def highest(counts: Sequence[Sequence[int]], rows: float) -> float:
 
     Counts of unequal numbers of operations have their maxima extrapolated instead.
     """
-    if len({len(one) for one in counts}) > 1:
-        return at([max(one) for one in counts], rows)
+    if len(set(map(len, counts))) > 1:
+        return at(list(map(max, counts)), rows)
     return max((at(values, rows) for values in zip(*counts, strict=True)), default=0.0)
 
 

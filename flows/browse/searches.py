@@ -91,7 +91,7 @@ class Searches:
         answers = search.with_texts(hits.rows, search.scores(question, hits))
         report(f"working out which terms contributed to the scores of {name}")
         terms = contributions(search, question, hits.rows)
-        return [{**vars(answer), "terms": of} for answer, of in zip(answers, terms, strict=True)]
+        return [{**vars(answer), "terms": contributing} for answer, contributing in zip(answers, terms, strict=True)]
 
     def _as_evaluated(
         self, collection: Collection, system: System, query_id: str | None, evaluated: list[Row] | None

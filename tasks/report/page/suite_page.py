@@ -53,10 +53,10 @@ class Cell:
 def columns(content: Content) -> list[Column]:
     """Return the columns with at least one collection, in the suite's order."""
     shown = []
-    for name, of in content["columns"].items():
+    for name, size in content["columns"].items():
         members = [collection for collection in content["collections"] if collection["column"] == name]
         if members:
-            shown.append(Column(name, members[0]["metric"], [member["name"] for member in members], of))
+            shown.append(Column(name, members[0]["metric"], [member["name"] for member in members], size))
     return shown
 
 

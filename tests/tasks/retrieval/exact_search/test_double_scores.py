@@ -13,8 +13,6 @@ from tasks.retrieval.exact_search.matmul import factors_with_errors
 from tasks.retrieval.exact_search.numba_kernels import all_lexical_scores
 from tests.tasks.stored import multiply, offsets, pair_score, store, texts
 
-CPU = torch.device("cpu")
-
 
 @pytest.mark.parametrize(
     ("view", "exact_match"), [("dense", False), ("lexical", False), ("late", False), ("late", True), ("sum", False)]
