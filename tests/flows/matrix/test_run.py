@@ -24,6 +24,7 @@ from tasks.report.publish import publish
 from tasks.session import Done, Session, session
 from tests import finished_runs, warm
 from tests.flows.study.test_run import collection, recipe
+from tests.flows.test_json_output import has_documented_fields
 from tests.tiny import save_backbone
 
 NOISE = {"rounds.0.noise=0.3": 0.3, "rounds.0.noise=3.0": 3.0}
@@ -108,6 +109,7 @@ def test_results_compare_variants_over_the_seeds(plan: PlannedGrid) -> None:
     run_missing(plan, builder(plan, []), lambda line: None)
 
     content = contents(plan)
+    has_documented_fields("matrix", content)
 
     rows = {(row["variant"], row["run"], row["metric"]): row for row in content["results"]}
     better, worse = content["variants"]
