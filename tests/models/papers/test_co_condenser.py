@@ -17,6 +17,7 @@ from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
+from tests.models.masked_crops import masked_crop
 from tests.slow import Array, bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import SHAPE, random_texts, start
 
@@ -62,9 +63,7 @@ def test_both_sides_are_masked_crops_of_their_own_length(tokenizer: Tokenizer) -
     for side, sources, longest in ((batch.text, inputs.texts, 20), (batch.context, inputs.contexts, 10)):
         assert side.tokens.ids.shape == side.labels.shape == (40, longest)
         for ids, mask, labels, source in zip(side.tokens.ids, side.tokens.mask, side.labels, sources, strict=True):
-            original = torch.where(labels == IGNORED, ids, labels)[mask].tolist()
-            assert len(original) == min(longest, len(source) + 2)
-            assert " ".join(map(str, original[1:-1])) in " ".join(map(str, source))
+            masked_crop(ids, mask, labels, source, longest)
         assert 0 < (side.labels != IGNORED).sum() <= 0.4 * side.tokens.mask.sum()
 
 

@@ -14,6 +14,7 @@ from models.representation import Pooling
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.masked_crops import masked_crop
 from tests.models.padded import padded
 from tests.slow import bert_layer, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import random_texts, start, tiny_bert
@@ -48,13 +49,7 @@ def test_whole_words_of_a_crop_are_hidden(tokenizer: Tokenizer) -> None:
     for ids, mask, labels, text in zip(
         batch.text.tokens.ids, batch.text.tokens.mask, batch.text.labels, inputs, strict=True
     ):
-        hidden = (labels != IGNORED)[mask].numpy()
-        original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
-        assert len(original) == min(20, len(text) + 2)
-        assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
-        assert (labels[~mask] == IGNORED).all()
-        assert not hidden[0]
-        assert not hidden[-1]
+        original, hidden = masked_crop(ids, mask, labels, text)
         assert hidden.sum() <= mask_budget(len(original) - 2, 0.3)
         words = word_indices(padded(original), tokenizer)[0]
         assert all(len(set(hidden[words == word])) == 1 for word in range(words.max() + 1))

@@ -12,6 +12,7 @@ from models.pretraining import RawBatch
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.masked_crops import masked_crop
 from tests.models.padded import padded
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import random_texts, start
@@ -39,13 +40,7 @@ def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
 
     split_words = 0
     for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
-        hidden = (labels != IGNORED)[mask].numpy()
-        original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
-        assert len(original) == min(20, len(text) + 2)
-        assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
-        assert (labels[~mask] == IGNORED).all()
-        assert not hidden[0]
-        assert not hidden[-1]
+        original, hidden = masked_crop(ids, mask, labels, text)
         wanted = mask_budget(len(original) - 2, 0.3)
         assert hidden.sum() <= wanted
         assert whole_words or hidden.sum() == wanted

@@ -1,0 +1,24 @@
+"""What the rows of all masked texts have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.masking import IGNORED
+
+
+def masked_crop(
+    ids: Tensor, mask: Tensor, labels: Tensor, text: Sequence[int], longest: int = 20
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Check that a row is a crop of its text, masked between [CLS] and [SEP] only; return its ids and the masked ones."""
+    hidden = (labels != IGNORED)[mask].numpy()
+    original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
+    assert len(original) == min(longest, len(text) + 2)
+    assert " ".join(map(str, original[1:-1])) in " ".join(map(str, text))
+    assert (labels[~mask] == IGNORED).all()
+    assert not hidden[0]
+    assert not hidden[-1]
+    return original, hidden
