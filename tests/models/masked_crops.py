@@ -13,7 +13,7 @@ from models.masking import IGNORED
 def masked_crop(
     ids: Tensor, mask: Tensor, labels: Tensor, text: Sequence[int], longest: int = 20
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Check that a row is a crop of its text, masked between [CLS] and [SEP] only; return its ids and the masked ones."""
+    """Check that a row is a crop of its text, masked only between [CLS] and [SEP]; return its ids and its mask."""
     hidden = (labels != IGNORED)[mask].numpy()
     original = torch.where(labels == IGNORED, ids, labels)[mask].numpy()
     assert len(original) == min(longest, len(text) + 2)
