@@ -135,7 +135,7 @@ lock: ## resolve pyproject.toml in a clean environment and write requirements.lo
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \
 	$(BIN)/python -m venv "$$folder/venv"; pip="$$folder/venv/bin/python -m pip"; \
 	freeze() { $$pip freeze --exclude pretrieve | sed 's/^\(torch==[0-9.]*\)+.*/\1/'; }; \
-	$$pip install --quiet --editable ".[cpu,bm25s,fetch,sentence-transformers,tagger]"; $$pip check; \
+	$$pip install --quiet --editable ".[cpu,bm25s,fetch,s3,sentence-transformers,tagger]"; $$pip check; \
 	freeze > "$$folder/run"; \
 	$$pip install --quiet --editable ".[dev,docs]"; $$pip check; freeze > "$$folder/all"; \
 	{ sed -n '/^#/p; / ; /p' requirements.lock; cat "$$folder/run"; } > "$$folder/lock"; \
