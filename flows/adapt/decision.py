@@ -37,19 +37,20 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
 
     `tests` are the comparisons of `METRIC` on each set of queries, with `difference` and `p_holm` (paired t-test,
     Holm's correction over the systems); `values` are means by set and system. A candidate is accepted if its mean is
-    not below the start's on any set and significantly above it on one. The accepted candidate with the highest mean is
-    returned: on the judged queries, or without any on the held-out ones.
+    not below the start's on any set and significantly above it on one. Where there are two sets, one of which suffices,
+    0.05 is divided by two (Bonferroni). The accepted candidate with the highest mean is returned: on the judged
+    queries, or without any on the held-out ones.
     """
     rejected, accepted = {}, []
+    sets = list(dict.fromkeys(row["dataset"] for row in tests))
     for candidate in candidates:
         own = [row for row in tests if row["run"] == candidate]
         if worse := [row for row in own if row["difference"] < 0]:
             rejected[candidate] = f"worse than the start on {_where(worse[0])}"
-        elif not any(row["p_holm"] < SIGNIFICANT for row in own):
+        elif not any(row["p_holm"] * len(sets) < SIGNIFICANT for row in own):
             rejected[candidate] = f"not significantly better than the start ({_where(own[0])})"
         else:
             accepted.append(candidate)
-    sets = list(dict.fromkeys(row["dataset"] for row in tests))
     if not accepted:
         return Decision(START, _nothing_gained(tests, sets), rejected)
     best = max(accepted, key=lambda name: (values[sets[-1], name], -accepted.index(name)))

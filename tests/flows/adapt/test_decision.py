@@ -48,6 +48,13 @@ def test_a_candidate_that_is_worse_on_real_queries_is_not_returned_whatever_it_g
     assert not decide(tests, values_of(tests), ["a"]).gained
 
 
+def test_one_of_two_sets_has_to_pass_a_test_of_half_the_level() -> None:
+    tests = [compared("a", "heldout", 0.2, 0.03), compared("a", "judged", 0.1, 0.03)]
+
+    assert not decide(tests, values_of(tests), ["a"]).gained
+    assert decide(tests[:1], values_of(tests), ["a"]).gained
+
+
 def test_judged_queries_choose_among_those_that_are_accepted() -> None:
     tests = [compared("a", "heldout", 0.2, 1e-9), compared("b", "heldout", 0.1, 1e-9)]
     tests += [compared("a", "judged", 0.0, 1.0), compared("b", "judged", 0.01, 0.3)]
