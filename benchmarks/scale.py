@@ -153,7 +153,9 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
         cells = [short(hour) if hour else "–" for hour in hours] + [short(sum(hours))]
         cells += [short(sum(hours) / number) for number in NUMBERS]
         yield f"| `{recipe}` | {' | '.join(cells)} |"
-    yield from ["", "Compared with what the papers used for pre-training, and with the share of their chips' peak that this was:", "",
+    yield from ["",
+                "Compared with what the papers used for pre-training, and with the share of their chips' peak that "
+                "this was:", "",
                 "| recipe | what | theirs | chip hours | of the peak | the same on as many at "
                 f"{TARGET:.0%} | as hours on 8 {CHIP} | source |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in reported():

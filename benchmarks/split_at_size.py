@@ -192,8 +192,8 @@ def extrapolated_table(result: dict[str, Any]) -> str:
         f"all passages {total / 1e18:.2f} x 10^18",
         f"- on one core here: {core / 1e9:.0f} GFLOP a second were measured ({result['generation']['passages']:.0f} "
         f"passages), so {total / core / 86_400:,.0f} days: not without GPUs",
-        f"- passages {stored / 1e9:.0f} GB, generation cache and table about {queries * QUERY_BYTES / 1e9:.0f} GB of text each, "
-        f"not compressed ({queries / 1e6:.0f} M queries x {QUERY_BYTES} bytes)",
+        f"- passages {stored / 1e9:.0f} GB, generation cache and table about {queries * QUERY_BYTES / 1e9:.0f} GB of "
+        f"text each, not compressed ({queries / 1e6:.0f} M queries x {QUERY_BYTES} bytes)",
         "",
         f"| | {published:.1%} of the peak, as published | {ASSUMED:.0%}, assumed | 100%, a bound |",
         "|---|---|---|---|", *rows,

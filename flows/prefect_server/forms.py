@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     SuiteName = str
 else:
     RecipeName = _any_of(
-        [*(_one_of(re.split("[:,]", group)[0], members) for group, members in recipe_groups().items()), Own],
+        [*(_one_of(re.split(r"[:,]| \(", group)[0], members) for group, members in recipe_groups().items()), Own],
         "What to run: a shipped recipe, in groups by paper, or a file of your own.",
     )
     SuiteName = _any_of(

@@ -100,16 +100,6 @@ class Browser:
             self.page.wait_for_timeout(SETTLED)
             self.page.screenshot(path=Path(folder) / f"{name}.png")
 
-    def shot_of_file(self, path: Path, name: str) -> None:
-        """Save a picture of the head of a page that is a file, where pictures are wanted."""
-        if folder := os.environ.get("PRETRIEVE_SCREENSHOTS"):
-            browser = self.page.context.browser
-            assert browser
-            page = browser.new_page(viewport={"width": 1280, "height": 800})
-            page.goto(path.as_uri())
-            page.screenshot(path=Path(folder) / f"{name}.png")
-            page.close()
-
 
 @contextmanager
 def browser(api: str) -> Iterator[Browser]:

@@ -118,7 +118,6 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         cached = {name for name, ended in states(lab, run).items() if "Cached" in ended}
         assert {name.split()[-1] for name in cached} == {reference.split("/")[1][:8] for reference in whole}
         shown(window, run)
-        window.shot_of_file(lab.store / "reports" / "quickstart" / "report.html", "report")
 
         wait_for(lambda: not unbroken.alive(), 10, "the unbroken run ends")
         assert unbroken.process.returncode == 0, unbroken.said()
