@@ -4,7 +4,8 @@
 
 FOLDER keeps store and outputs; a run that was interrupted resumes, and finished ones are not repeated. Collections are
 read from $PRETRIEVE_COLLECTIONS. Results are in benchmarks/results/adaptation.json, a row for each collection, start
-and seed; `--table` prints them.
+and seed, with the keys that rebuild them, and in adaptation/ the values by query. `python -m
+benchmarks.adaptation_page` writes the table of docs/adaptation.md.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.adaptation_page import HYBRID, RESULTS, values_file
 from flows.adapt.recipes import METRIC, SIZES, START
 from flows.adapt.request import Request
 from flows.adapt.results import encoding, suite
@@ -33,14 +34,11 @@ from storage.datasets import beir
 from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Passages, Queries, Run
-from tasks.report.page.statistics import SIGNIFICANT, intervals
+from tasks.report.page.statistics import intervals
 from tasks.retrieval.encode import Encoding, reads
 from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.session import Execution, Session, session
-
-RESULTS = Path(__file__).parent / "results" / "adaptation.json"
-HYBRID = "hybrid"
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,9 @@ def sliced(source: Path, folder: Path, documents: int) -> None:
     write_qrels(folder / "qrels" / "dev.tsv", qrels)
 
 
-def measured(request: Request, collection: Path, store: Store) -> dict[str, Any]:
-    """Adapt, and measure start, candidates, BM25 and the hybrid on the real queries; return a row of results."""
-    began = time.process_time()
+def measured(request: Request, collection: Path, store: Store) -> tuple[dict[str, Any], Path]:
+    """Adapt, and measure start, candidates, BM25 and the hybrid on the real queries; return a row, and the metrics."""
     done = adapt(request, store.root, print, with_server=False)
-    seconds = time.process_time() - began
     report = json.loads((request.out / "report.json").read_text())
     size = next(size for size in SIZES if size.name == report["size"])
     checkpoints = checkpoints_of(request, store)
@@ -104,13 +100,21 @@ def measured(request: Request, collection: Path, store: Store) -> dict[str, Any]
     systems |= {"bm25": Bm25System(settings.bm25), HYBRID: Hybrid(Bm25System(settings.bm25), fused)}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
         metrics = evaluate_collection(settings, judged, systems)
-    return {
+    row = {
         "collection": collection.name.rpartition("-")[0], "documents": report["survey"]["documents"],
         "start": request.start, "seed": request.seed, "size": size.name, "train": report["counts"]["train"],
-        "heldout": report["counts"]["heldout"], "cpu_seconds": round(seconds), "winner": done.decision.winner,
-        "hybrid_of": best, "systems": _values(metrics.path, size.candidates, done.out, request),
-        "lengths": encoding(start).limits,
+        "heldout": report["counts"]["heldout"], "cpu_seconds": _cpu_seconds(request, store),
+        "winner": done.decision.winner, "hybrid_of": best, "lengths": encoding(start).limits,
+        "systems": _values(metrics.path, size.candidates, done.out),
+        "keys": {"run": report["run"], "real": metrics.reference},
     }  # fmt: skip
+    return row, metrics.path
+
+
+def _cpu_seconds(request: Request, store: Store) -> int:
+    """Return the CPU time of all stages that the training's report depends on."""
+    report = json.loads((store.root / "reports" / request.name / "report.json").read_text())
+    return round(sum(float(kind["cpu_seconds"]) for kind in report["costs"]["kinds"]))
 
 
 def _retriever(name: str, store: Store) -> Retriever:
@@ -119,7 +123,7 @@ def _retriever(name: str, store: Store) -> Retriever:
     return Retriever(model, views, max_tokens=most)
 
 
-def _values(folder: Path, candidates: list[str], out: Path, request: Request) -> dict[str, Any]:
+def _values(folder: Path, candidates: list[str], out: Path) -> dict[str, Any]:
     """Return by system the value on real queries, its interval, and the tests on real and on pseudo-queries."""
     rows = [row for row in pq.read_table(folder / "rows.parquet").to_pylist() if row["metric"] == METRIC]
     spans = {row["run"]: row for row in intervals(pq.read_table(folder / "queries.parquet")) if row["metric"] == METRIC}
@@ -142,51 +146,25 @@ def _values(folder: Path, candidates: list[str], out: Path, request: Request) ->
     return values
 
 
-def sign(difference: float, p_holm: float) -> int:
-    """Return 1 for significantly better, -1 for significantly worse, else 0."""
-    return 0 if p_holm >= SIGNIFICANT else (difference > 0) - (difference < 0)
-
-
-def table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the lines of the table, and how often both verdicts agree."""
-    yield " | ".join(("| collection", "documents", "queries", "start", "seed", "system", "nDCG@10, real queries",
-                      "− start (p)", "− start, pseudo-queries (p)", "returned |"))  # fmt: skip
-    yield f"|{'---|' * 10}"
-    agree: list[bool] = []
-    for row in rows:
-        for name, system in row["systems"].items():
-            real = pseudo = "–"
-            if "difference" in system:
-                real = f"{system['difference']:+.3f} ({system['p_holm']:.2g})"
-            if "pseudo_difference" in system:
-                pseudo = f"{system['pseudo_difference']:+.3f} ({system['pseudo_p_holm']:.2g})"
-                both = [sign(system[f"{kind}difference"], system[f"{kind}p_holm"]) for kind in ("", "pseudo_")]
-                agree.append(both[0] == both[1])
-            span = f"{system['value']:.3f} [{system['low']:.3f}, {system['high']:.3f}]"
-            cells = (row["collection"], f"{row['documents']:,}", f"{system['queries']:,}", Path(row["start"]).name,
-                     row["seed"], name, span, real, pseudo, "yes" if row["winner"] == name else "")  # fmt: skip
-            yield f"| {' | '.join(map(str, cells))} |"
-    yield ""
-    yield (
-        "The verdict (better, worse or no significant difference, p < 0.05) from held-out pseudo-queries is that from "
-        f"real queries for {sum(agree)} of {len(agree)} candidates."
-    )
+def keep_values(metrics: Path, file: Path) -> None:
+    """Write the values of `METRIC` by query, a column for each system."""
+    rows = pq.read_table(metrics / "queries.parquet").to_pandas()
+    by_system = rows[rows["metric"] == METRIC].pivot(index="query_id", columns="run", values="value")
+    file.parent.mkdir(exist_ok=True)
+    table = pa.Table.from_pandas(by_system.astype("float32").reset_index(), preserve_index=False)
+    pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
 
 def main() -> None:
     """Run what is missing, and add it to the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("collections", nargs="*")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("collections", nargs="+")
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--start", default=Request.start)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--size", choices=[size.name for size in SIZES], default="medium")
-    parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
-    if arguments.table:
-        print("\n".join(table(json.loads(RESULTS.read_text()))))
-        return
     for seed in arguments.seeds:
         for name in arguments.collections:
             run(arguments, name, seed)
@@ -196,16 +174,19 @@ def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
     """Run one collection and seed, unless its row is there."""
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     folder, title = arguments.folder.resolve(), f"{name}-{arguments.documents}"
-    identity = {"collection": name, "start": arguments.start, "seed": seed, "size": arguments.size}
-    if any(identity.items() <= row.items() and row["requested"] == arguments.documents for row in rows):
+    identity = {"collection": name, "start": arguments.start, "seed": seed, "requested_size": arguments.size,
+                "requested": arguments.documents}  # fmt: skip
+    if any(identity.items() <= row.items() for row in rows):
         return
     collection = folder / "collections" / title
     sliced(Path(os.environ["PRETRIEVE_COLLECTIONS"]) / name, collection, arguments.documents)
     out = folder / f"{title}-{Path(arguments.start).name}-{arguments.size.replace(' ', '_')}-{seed}"
     request = replace(Request(collection, out), start=arguments.start, seed=seed, size=arguments.size)
-    row = measured(request, collection, Store.open_or_new(folder / "store"))
+    row, metrics = measured(request, collection, Store.open_or_new(folder / "store"))
+    row |= identity
+    keep_values(metrics, values_file(row))
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    write_atomically(RESULTS, json.dumps([*rows, row | {"requested": arguments.documents}], indent=1) + "\n")
+    write_atomically(RESULTS, json.dumps([*rows, row], indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,148 @@
+"""Write what adaptation gains on real queries into docs/adaptation.md: `python -m benchmarks.adaptation_page`.
+
+Seeds and queries are both random samples (`tasks.evaluation.seeds_by_queries`). Holm's correction is over all
+comparisons of the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from flows.adapt.recipes import METRIC, START
+from flows.documentation.markdown import table, with_part
+from tasks.evaluation.seeds_by_queries import Mean, mean_difference
+from tasks.evaluation.significance import Values, holm
+from tasks.report.page.statistics import SIGNIFICANT, probability, signed
+
+RESULTS = Path(__file__).parent / "results" / "adaptation.json"
+VALUES = RESULTS.with_suffix("")
+PAGE = Path(__file__).parent.parent / "docs" / "adaptation.md"
+MARKS = ("<!-- written by python -m benchmarks.adaptation_page -->\n", "<!-- end of what it writes -->")
+HYBRID = "hybrid"
+HEADER = ("collection", "start", "system", f"{METRIC}, real queries", "difference from the start", "p (Holm)",
+          "on held-out pseudo-queries", "returned")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one collection, start and size, a row of the results for each seed."""
+
+    rows: list[dict[str, Any]]
+
+    def values(self, system: str) -> Values:
+        """Return the values by seed and query [seeds, queries]."""
+        return np.stack([values_by_query(row, system) for row in self.rows])
+
+    def difference(self, system: str) -> Mean:
+        """Return the mean difference from the start."""
+        return mean_difference(self.values(system) - self.values(START))
+
+
+def values_file(row: dict[str, Any]) -> Path:
+    """Return the file that keeps the values of a run by query and system."""
+    start = row["start"].removesuffix("/model").rpartition("/")[2].rpartition(":")[2]
+    size = row["requested_size"].replace(" ", "_")
+    return VALUES / f"{row['collection']}-{row['requested']}-{start}-{size}-{row['seed']}.parquet"
+
+
+def values_by_query(row: dict[str, Any], system: str) -> Values:
+    """Return the values of a run's system, in the order of query ids."""
+    return np.asarray(pq.read_table(values_file(row)).sort_by("query_id")[system].to_numpy(), np.float64)
+
+
+def groups(rows: Sequence[dict[str, Any]]) -> list[Group]:
+    """Return the runs by start, size and collection."""
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["start"], row["requested_size"], row["collection"]), []).append(row)
+    return [Group(sorted(found[key], key=lambda row: int(row["seed"]))) for key in sorted(found)]
+
+
+def part(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the generated part of the page."""
+    listed = groups(rows)
+    compared = [(group, system) for group in listed for system in group.rows[0]["systems"] if system != START]
+    corrected = holm([group.difference(system).p() for group, system in compared])
+    p_values = {(id(group), system): p for (group, system), p in zip(compared, corrected, strict=True)}
+    cells = [line for group in listed for line in _lines(group, p_values)]
+    return f"{table(HEADER, cells)}\n{agreement(rows)} {cost(rows)}\n"
+
+
+def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[list[str]]:
+    first = group.rows[0]
+    what = f"{first['collection']}: {first['documents']:,} documents, {first['systems'][START]['queries']:,} queries"
+    seeds = ", ".join(str(row["seed"]) for row in group.rows)
+    start = values_file(first).name.split("-")[2]
+    heading = [what, f"{start}, plan {first['size']}, seeds {seeds}"]
+    for system in first["systems"]:
+        name = f"{system} of {_hybrids(group)}" if system == HYBRID else system
+        line = [name, _with_interval(mean_difference(group.values(system)), "{:.3f}".format)]
+        if system == START:
+            line += ["–", "–", "–"]
+        else:
+            p = probability(p_values[id(group), system]).removeprefix("= ")
+            line += [_with_interval(group.difference(system), signed), p, _pseudo(group, system)]
+        yield [*heading, *line, _returned(group, system)]
+        heading = ["", ""]
+
+
+def _with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
+    """Return a mean with its 95 % interval."""
+    return f"{in_words(mean.value)} [{', '.join(map(in_words, mean.interval()))}]"
+
+
+def _hybrids(group: Group) -> str:
+    """Return the systems with which BM25 was fused: the returned one, or else the first candidate."""
+    return ", ".join(dict.fromkeys(row["hybrid_of"] for row in group.rows))
+
+
+def _pseudo(group: Group, system: str) -> str:
+    gains = [row["systems"][system].get("pseudo_difference") for row in group.rows]
+    return "–" if None in gains else ", ".join(map(signed, gains))
+
+
+def _returned(group: Group, system: str) -> str:
+    times = sum(row["winner"] == system for row in group.rows)
+    return f"{times} of {len(group.rows)}" if times else ""
+
+
+def sign(difference: float, p_holm: float) -> int:
+    """Return 1 for significantly better, -1 for significantly worse, else 0."""
+    return 0 if p_holm >= SIGNIFICANT else (difference > 0) - (difference < 0)
+
+
+def agreement(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how often the verdict of a run's pseudo-queries is that of its real queries."""
+    verdicts = [
+        (sign(system["difference"], system["p_holm"]), sign(system["pseudo_difference"], system["pseudo_p_holm"]))
+        for row in rows for system in row["systems"].values() if "pseudo_difference" in system
+    ]  # fmt: skip
+    worse = sum(row["winner"] != START and row["systems"][row["winner"]]["difference"] < 0 for row in rows)
+    same = sum(real == pseudo for real, pseudo in verdicts)
+    return (
+        "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
+        f"that of real queries for {same} of {len(verdicts)} candidates. In "
+        f"{worse} of {len(rows)} runs the returned model is worse than the start on real queries."
+    )
+
+
+def cost(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the CPU time of the runs."""
+    seconds = [row["cpu_seconds"] for row in rows]
+    return f"A run took {min(seconds) / 60:.0f} to {max(seconds) / 60:.0f} minutes of CPU time."
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(with_part(PAGE.read_text(), part(json.loads(RESULTS.read_text())), MARKS, PAGE))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""The table of docs/adaptation.md: it is that of the kept results, and its numbers follow from the values by query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+
+from benchmarks import adaptation_page
+from benchmarks.adaptation_page import MARKS, PAGE, RESULTS, agreement, part, values_by_query, values_file
+
+
+def test_the_page_has_the_table_of_the_kept_results() -> None:
+    written = PAGE.read_text().partition(MARKS[0])[2].partition(MARKS[1])[0]
+
+    assert written == part(json.loads(RESULTS.read_text()))
+
+
+def test_values_by_query_have_the_kept_means() -> None:
+    for row in json.loads(RESULTS.read_text()):
+        assert pq.read_table(values_file(row)).num_rows == row["systems"]["start"]["queries"]
+        for name, system in row["systems"].items():
+            assert values_by_query(row, name).mean() == pytest.approx(system["value"], abs=1e-6)
+
+
+def run(seed: int, winner: str, real: tuple[float, float], pseudo: tuple[float, float]) -> dict[str, Any]:
+    """A run with one candidate, by the differences and p-values of its real and its pseudo-queries."""
+    adapted = {
+        "value": 0.5, "queries": 4, "difference": real[0], "p_holm": real[1],
+        "pseudo_difference": pseudo[0], "pseudo_p_holm": pseudo[1],
+    }  # fmt: skip
+    return {
+        "collection": "cisi", "documents": 9, "start": "package:tiny/model", "seed": seed, "size": "medium",
+        "requested_size": "medium", "requested": 9, "winner": winner, "hybrid_of": "adapted", "cpu_seconds": 60 * seed,
+        "systems": {"start": {"value": 0.4, "queries": 4}, "adapted": adapted},
+    }  # fmt: skip
+
+
+def test_intervals_and_tests_are_over_seeds_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation_page, "VALUES", tmp_path)
+    rows = [run(1, "adapted", (0.1, 0.01), (0.2, 0.01)), run(2, "start", (0.1, 0.01), (0.1, 0.2))]
+    differences = np.array([[0.1, 0.3, 0.0, 0.2], [0.2, 0.2, 0.1, 0.1]])
+    for row, by_query in zip(rows, differences, strict=True):
+        values = {"query_id": ["d", "c", "b", "a"], "start": np.full(4, 0.25), "adapted": 0.25 + by_query}
+        pq.write_table(pa.table(values), values_file(row))
+
+    start, adapted = part(list(reversed(rows))).splitlines()[2:4]
+
+    # The two-way table by hand: the means of seeds are equal, so the queries' mean square decides.
+    means = differences.mean(axis=0)
+    half = stats.t.ppf(0.975, 3) * means.std(ddof=1) / 2
+    p = stats.ttest_1samp(means, 0).pvalue
+    assert "| cisi: 9 documents, 4 queries | tiny, plan medium, seeds 1, 2 | start | 0.250" in start
+    assert f"+0.150 [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}] | {p:.2g} |" in adapted
+    assert adapted.endswith("| +0.200, +0.100 | 1 of 2 |")
+
+
+def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
+    rows = [
+        run(1, "adapted", (0.1, 0.01), (0.2, 0.01)),
+        run(2, "start", (0.1, 0.01), (0.1, 0.2)),
+        run(3, "adapted", (-0.1, 0.01), (0.1, 0.01)),
+    ]
+
+    assert "real queries for 1 of 3 candidates" in agreement(rows)
+    assert "In 1 of 3 runs the returned model is worse" in agreement(rows)
