@@ -38,9 +38,11 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service
     started.stop()
 
 
-# Started in the background by a shell, Python ignores Ctrl-C, and so would every process that a test starts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Started in the background by a shell, Python ignores Ctrl-C, and under nohup SIGHUP; so would every process of a test.
+if threading.current_thread() is threading.main_thread():
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import Retriever, RetrieverSettings, load, load_for_training, save
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens
-from tests.models.retrievers.test_objective import random_tokens
+from tests.models.retrievers.random_examples import random_tokens
 from tests.tiny import (
     LEXICAL,
     RETRIEVERS,
