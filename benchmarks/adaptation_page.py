@@ -47,9 +47,13 @@ class Group:
 
 def values_file(row: dict[str, Any]) -> Path:
     """Return the file that keeps the values of a run by query and system."""
-    start = row["start"].removesuffix("/model").rpartition("/")[2].rpartition(":")[2]
     size = row["requested_size"].replace(" ", "_")
-    return VALUES / f"{row['collection']}-{row['requested']}-{start}-{size}-{row['seed']}.parquet"
+    return VALUES / f"{row['collection']}-{row['requested']}-{start_name(row)}-{size}-{row['seed']}.parquet"
+
+
+def start_name(row: dict[str, Any]) -> str:
+    """Return the last part of the start's path, or the package's name."""
+    return str(row["start"].removesuffix("/model").rpartition("/")[2].rpartition(":")[2])
 
 
 def values_by_query(row: dict[str, Any], system: str) -> Values:
@@ -78,9 +82,8 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
 def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[list[str]]:
     first = group.rows[0]
     what = f"{first['collection']}: {first['documents']:,} documents, {first['systems'][START]['queries']:,} queries"
-    seeds = ", ".join(str(row["seed"]) for row in group.rows)
-    start = values_file(first).name.split("-")[2]
-    heading = [what, f"{start}, plan {first['size']}, seeds {seeds}"]
+    seeds = f"seed{'s' if len(group.rows) > 1 else ''} {', '.join(str(row['seed']) for row in group.rows)}"
+    heading = [what, f"{start_name(first)}, plan {first['size']}, {seeds}"]
     for system in first["systems"]:
         name = f"{system} of {_hybrids(group)}" if system == HYBRID else system
         line = [name, _with_interval(mean_difference(group.values(system)), "{:.3f}".format)]

@@ -36,7 +36,7 @@ def run(seed: int, winner: str, real: tuple[float, float], pseudo: tuple[float, 
         "pseudo_difference": pseudo[0], "pseudo_p_holm": pseudo[1],
     }  # fmt: skip
     return {
-        "collection": "cisi", "documents": 9, "start": "package:tiny/model", "seed": seed, "size": "medium",
+        "collection": "covid-qa", "documents": 9, "start": "package:tiny/model", "seed": seed, "size": "medium",
         "requested_size": "medium", "requested": 9, "winner": winner, "hybrid_of": "adapted", "cpu_seconds": 60 * seed,
         "systems": {"start": {"value": 0.4, "queries": 4}, "adapted": adapted},
     }  # fmt: skip
@@ -56,7 +56,7 @@ def test_intervals_and_tests_are_over_seeds_and_queries(tmp_path: Path, monkeypa
     means = differences.mean(axis=0)
     half = stats.t.ppf(0.975, 3) * means.std(ddof=1) / 2
     p = stats.ttest_1samp(means, 0).pvalue
-    assert "| cisi: 9 documents, 4 queries | tiny, plan medium, seeds 1, 2 | start | 0.250" in start
+    assert "| covid-qa: 9 documents, 4 queries | tiny, plan medium, seeds 1, 2 | start | 0.250" in start
     assert f"+0.150 [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}] | {p:.2g} |" in adapted
     assert adapted.endswith("| +0.200, +0.100 | 1 of 2 |")
 
