@@ -141,7 +141,6 @@ def _rows(file: Path, form: str) -> Iterator[Row]:
 
 def _separated(file: Path, delimiter: str) -> Iterator[Row]:
     """Yield the rows of CSV, whose fields may be quoted, or of TSV, where a quotation mark is text."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     lines = (f"{text}\n" for _, text in read_lines(file))
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
@@ -149,9 +148,10 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
     number = 0
     try:
-        header = next(reader, [])
+        rows = _of_any_length(reader)
+        header = next(rows, [])
         number = reader.line_num + 1
-        for fields in reader:
+        for fields in rows:
             where = f"{file} row {number}"
             if len(fields) > len(header):
                 raise UserError(f"{where}: expected {len(header)} columns as in the header, found {len(fields)}")
@@ -159,6 +159,19 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
             number = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f"{file} row {number}: not readable as CSV ({error}); close and double the quotes") from None
+
+
+def _of_any_length(reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Yield rows with fields above the csv module's limit, which all readers of the process share: it is restored."""
+    while True:
+        limit = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+        try:
+            fields = next(reader, None)
+        finally:
+            csv.field_size_limit(limit)
+        if fields is None:
+            return
+        yield fields
 
 
 def _columns(row: Mapping[str, Any], where: str) -> dict[str, str | None]:

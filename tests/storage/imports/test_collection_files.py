@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import os
@@ -143,3 +144,14 @@ def test_an_empty_folder_and_a_missing_file_are_named(tmp_path: Path) -> None:
         kind(tmp_path)
     with pytest.raises(UserError, match="there is no such file or folder"):
         kind(tmp_path / "nothing")
+
+
+def test_long_fields_are_read_and_other_csv_readers_keep_their_limit(tmp_path: Path) -> None:
+    limit, text = csv.field_size_limit(), "x" * 200_000
+    (tmp_path / "long.csv").write_text(f"text\nshort\n{text}\n")
+
+    rows = read_documents(tmp_path / "long.csv")
+    assert next(rows)["text"] == "short"
+    assert csv.field_size_limit() == limit
+    assert [row["text"] for row in rows] == [text]
+    assert csv.field_size_limit() == limit
