@@ -1,7 +1,7 @@
 """Write what adaptation gains on real queries into docs/adaptation.md: `python -m benchmarks.adaptation_page`.
 
 Seeds and queries are both random samples (`tasks.evaluation.seeds_by_queries`). Holm's correction is over all
-comparisons of the table.
+comparisons of a table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESULTS = Path(__file__).parent / "results" / "adaptation.json"
 VALUES = RESULTS.with_suffix("")
 PAGE = Path(__file__).parent.parent / "docs" / "adaptation.md"
 MARKS = ("<!-- written by python -m benchmarks.adaptation_page -->\n", "<!-- end of what it writes -->")
-HYBRID = "hybrid"
+HYBRID, BM25 = "hybrid", "bm25"
 HEADER = ("collection", "start", "system", f"{METRIC}, real queries", "difference from the start", "p (Holm)",
           "on held-out pseudo-queries", "returned")  # fmt: skip
 
@@ -39,6 +39,10 @@ class Group:
     def values(self, system: str) -> Values:
         """Return the values by seed and query [seeds, queries]."""
         return np.stack([values_by_query(row, system) for row in self.rows])
+
+    def returned(self) -> Values:
+        """Return the values of the model that each run returned."""
+        return np.stack([values_by_query(row, row["winner"]) for row in self.rows])
 
     def difference(self, system: str) -> Mean:
         """Return the mean difference from the start."""
@@ -76,7 +80,10 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     corrected = holm([group.difference(system).p() for group, system in compared])
     p_values = {(id(group), system): p for (group, system), p in zip(compared, corrected, strict=True)}
     cells = [line for group in listed for line in _lines(group, p_values)]
-    return f"{table(HEADER, cells)}\n{agreement(rows)} {cost(rows)}\n"
+    against = table(
+        ("collection", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
+    )
+    return f"{table(HEADER, cells)}\n{against}\n{agreement(rows)} {cost(rows)}\n"
 
 
 def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[list[str]]:
@@ -99,6 +106,19 @@ def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[lis
 def _with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
     """Return a mean with its 95 % interval."""
     return f"{in_words(mean.value)} [{', '.join(map(in_words, mean.interval()))}]"
+
+
+def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
+    """Yield for each group the differences of the returned models and of the hybrid from BM25; Holm's is over all."""
+    pairs = [(group.returned() - group.values(BM25), group.values(HYBRID) - group.values(BM25)) for group in listed]
+    means = [mean_difference(differences) for pair in pairs for differences in pair]
+    corrected = holm([mean.p() for mean in means])
+    cells = [
+        (_with_interval(mean, signed), probability(p).removeprefix("= "))
+        for mean, p in zip(means, corrected, strict=True)
+    ]
+    for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
+        yield [group.rows[0]["collection"], *returned, *hybrid]
 
 
 def _hybrids(group: Group) -> str:

@@ -13,7 +13,17 @@ import pytest
 from scipy import stats
 
 from benchmarks import adaptation_page
-from benchmarks.adaptation_page import MARKS, PAGE, RESULTS, agreement, part, values_by_query, values_file
+from benchmarks.adaptation_page import (
+    MARKS,
+    PAGE,
+    RESULTS,
+    against_bm25,
+    agreement,
+    groups,
+    part,
+    values_by_query,
+    values_file,
+)
 
 
 def test_the_page_has_the_table_of_the_kept_results() -> None:
@@ -47,7 +57,10 @@ def test_intervals_and_tests_are_over_seeds_and_queries(tmp_path: Path, monkeypa
     rows = [run(1, "adapted", (0.1, 0.01), (0.2, 0.01)), run(2, "start", (0.1, 0.01), (0.1, 0.2))]
     differences = np.array([[0.1, 0.3, 0.0, 0.2], [0.2, 0.2, 0.1, 0.1]])
     for row, by_query in zip(rows, differences, strict=True):
-        values = {"query_id": ["d", "c", "b", "a"], "start": np.full(4, 0.25), "adapted": 0.25 + by_query}
+        values = {
+            "query_id": ["d", "c", "b", "a"], "start": np.full(4, 0.25), "adapted": 0.25 + by_query,
+            "bm25": np.full(4, 0.5), "hybrid": 0.5 + by_query,
+        }  # fmt: skip
         pq.write_table(pa.table(values), values_file(row))
 
     start, adapted = part(list(reversed(rows))).splitlines()[2:4]
@@ -59,6 +72,25 @@ def test_intervals_and_tests_are_over_seeds_and_queries(tmp_path: Path, monkeypa
     assert "| covid-qa: 9 documents, 4 queries | tiny, plan medium, seeds 1, 2 | start | 0.250" in start
     assert f"+0.150 [{differences.mean() - half:+.3f}, {differences.mean() + half:+.3f}] | {p:.2g} |" in adapted
     assert adapted.endswith("| +0.200, +0.100 | 1 of 2 |")
+
+
+def test_the_returned_models_and_the_hybrid_are_compared_with_bm25(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptation_page, "VALUES", tmp_path)
+    rows = [run(1, "adapted", (0.1, 0.01), (0.2, 0.01)), run(2, "start", (0.1, 0.01), (0.1, 0.2))]
+    hybrid = np.array([0.1, 0.3, 0.0, 0.2])
+    for row in rows:
+        adapted = np.array([0.5, 0.6, 0.7, 0.8])
+        values = {"query_id": ["a", "b", "c", "d"], "start": np.full(4, 0.25), "adapted": adapted}
+        pq.write_table(pa.table(values | {"bm25": np.full(4, 0.5), "hybrid": 0.5 + hybrid}), values_file(row))
+
+    [[name, returned, _, fused, p]] = against_bm25(groups(rows))
+
+    # Seed 1 returned `adapted`, 0.15 above BM25, and seed 2 the start, 0.25 below it.
+    assert (name, returned.split()[0], fused.split()[0]) == ("covid-qa", "−0.050", "+0.150")
+    # The smaller p of two, so Holm's factor is 2.
+    assert p == f"{2 * stats.ttest_1samp(hybrid, 0).pvalue:.2g}"
 
 
 def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
