@@ -140,7 +140,7 @@ def matrix(
     """Run recipes with several seeds and settings; what is complete is kept, and what fails does not stop the rest."""
     from flows.matrix.deployed_run import run_matrix
     from flows.matrix.grid import grid_of
-    from flows.matrix.planned import PlannedGrid
+    from flows.matrix.planned_grid import PlannedGrid
 
     plan = PlannedGrid.of(grid_of(recipes, seeds, changes, vary, name or None), _store())
     run_matrix(plan, get_run_logger().info)

@@ -8,6 +8,7 @@ marked with ~, and a note below the table names their origin.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,10 @@ from tasks.runtime.formatting import in_units, short
 from tasks.session import Done, Session, session
 
 COLUMNS = ("stage", "round", "key", "state", "tokens", "flops", "disk", "hours")
+UNCHECKED = {"title", "dataset", "execution"}  # of a recipe, which no check of lengths and layers reads
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
+
+_accepted: set[tuple[str, ...]] = set()
 
 
 def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
@@ -53,8 +57,28 @@ def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
     with session(Session(store, recipe.execution, planning=True)) as plan:
         chain(recipe, name, store)
     if not all(step.cached for step in plan.done.values()):
-        _check_lengths_and_layers(recipe)
+        _check_once(recipe)
     return plan
+
+
+def _check_once(recipe: Recipe[Any]) -> None:
+    """Check a recipe's lengths and layers, unless this process has accepted the same ones for the same weights.
+
+    The runs of a matrix or a study differ mostly in seeds and splits, and a check takes longer than the rest of a plan.
+    """
+    names = [recipe.backbone.weights, recipe.teacher and recipe.teacher.weights]
+    weights = [sources.weights(name).reference for name in names if name]
+    checked = (*weights, json.dumps(_without_seeds(recipe.model_dump(mode="json", exclude=UNCHECKED))))
+    if checked not in _accepted:
+        _check_lengths_and_layers(recipe)
+        _accepted.add(checked)
+
+
+def _without_seeds(value: Any) -> Any:
+    """Return settings without the seeds at any depth."""
+    if isinstance(value, dict):
+        return {name: _without_seeds(inner) for name, inner in value.items() if name != "seed"}
+    return [_without_seeds(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-from flows.matrix.planned import FOLDER, PlannedCell, PlannedGrid
+from flows.matrix.grid import Cell
+from flows.matrix.planned_grid import FOLDER, PlannedGrid
+from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import PAGE, contents
 from flows.matrix.run import RunsFailed, described, run_missing
 from flows.prefect_server.child_runs import Request, run_all
@@ -25,21 +27,21 @@ def run_matrix(plan: PlannedGrid, print_line: Callable[[str], None]) -> None:
     """Run what a matrix lacks, and show the grid in the UI. Raises `RunsFailed` at the end where runs failed."""
     print_line(described(plan))
 
-    def builder(cell: PlannedCell, note: NotedRun) -> None:
-        recipe = cell.cell.variant.recipe
+    def builder(run: PlannedRun[Cell], note: NotedRun) -> None:
+        recipe = run.definition.recipe
         request = Request(
-            recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), cell.cell.changes
+            recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), run.definition.changes
         )
-        current = Session(plan.store, cell.recipe.execution, print_line=print_line, note=note)
+        current = Session(plan.store, run.recipe.execution, print_line=print_line, note=note)
         with session(current):
-            run_all(cell.jobs, request, current)
-        publish_last(plan.report_name(cell), [current.done[name] for name in cell.jobs], plan.store)
+            run_all(run.jobs, request, current)
+        publish_last(plan.report_name(run.definition), [current.done[name] for name in run.jobs], plan.store)
 
     failed = run_missing(plan, builder, print_line)
     show_grid(plan)
     print_line(f"page: {plan.folder / PAGE}")
     if failed:
-        raise RunsFailed(f"{failed} of {len(plan.cells)} runs failed; the log says why; Retry resumes them")
+        raise RunsFailed(f"{failed} of {len(plan.runs)} runs failed; the log says why; Retry resumes them")
 
 
 def show_grid(plan: PlannedGrid) -> None:

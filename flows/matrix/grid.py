@@ -2,10 +2,8 @@
 
 A row of the grid is a variant: a recipe, and one value of each varied setting. A column is a seed.
 
-The study (`flows/study`) is not written as a matrix: its runs have folds and steps that a file of claims fixes, it
-starts only what fits into a time budget, and its results outlive the store as small files. Both share the plan of a run
-(`flows/plan.py`), its building (`flows/reproduce.py`), the reading of its values (`flows/finished_runs.py`), and the
-tests over seeds and queries (`tasks/evaluation/seeds_by_queries.py`).
+A study (`flows/study`) takes its runs from claims instead of a grid, and plans and attempts them as a matrix does
+(`planned_run.py`, `attempts.py`).
 """
 
 from __future__ import annotations
@@ -54,6 +52,11 @@ class Cell:
     seed: int
     common: tuple[str, ...]
     """The changes of all runs."""
+
+    @property
+    def recipe(self) -> str:
+        """The recipe's name or path, as the user wrote it."""
+        return self.variant.recipe
 
     @property
     def changes(self) -> list[str]:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.finished_runs import FinishedRun, Measurement
-from flows.matrix.grid import Variant
-from flows.matrix.planned import PlannedCell, PlannedGrid, State
+from flows.matrix.attempts import State
+from flows.matrix.grid import Cell, Variant
+from flows.matrix.planned_grid import PlannedGrid
+from flows.matrix.planned_run import PlannedRun
 from flows.store_lookup import must_exist
 from storage.files import write_atomically
 from storage.store.run_notes import read_notes
@@ -24,7 +26,7 @@ Complete = dict[Variant, dict[int, Measurement]]
 def contents(plan: PlannedGrid) -> dict[str, Any]:
     """Return the grid and its results, for the terminal, the page and programs."""
     cells, complete = list(_cells(plan)), _complete(plan)
-    recipes = {cell.cell.variant: cell.recipe for cell in plan.cells}
+    recipes = {run.definition.variant: run.recipe for run in plan.runs}
     measured = {
         variant: Measured.of({seed: measurement.path for seed, measurement in seeds.items()})
         for variant, seeds in complete.items()
@@ -36,7 +38,7 @@ def contents(plan: PlannedGrid) -> dict[str, Any]:
         "variants": [variant.words for variant in plan.grid.variants], "changes": list(plan.grid.changes),
         "metric": first.headline.metric, "mains": {v.words: recipes[v].headline.run for v in plan.grid.variants},
         "stages": {"different": len(stages), "cached": sum(stages.values()),
-                   "of_all_runs": sum(len(cell.jobs) for cell in plan.cells)},
+                   "of_all_runs": sum(len(run.jobs) for run in plan.runs)},
         "cells": cells, "splits": {v.words: next(iter(seeds.values())).name for v, seeds in complete.items()},
         "results": list(_results(measured)),
         "comparisons": corrected(list(_between_variants(plan, complete, measured))),
@@ -55,28 +57,28 @@ def write_page(plan: PlannedGrid) -> Path:
 def _cells(plan: PlannedGrid) -> Iterator[dict[str, Any]]:
     """Yield the runs with their states; a complete one has the path of its report's page."""
     notes = read_notes(plan.store.root)
-    for planned in plan.cells:
-        state, missing = plan.state(planned, notes), len(planned.missing(plan.store))
-        shown = plan.folder / planned.cell.folder / "report.html"
+    for run in plan.runs:
+        cell, state, missing = run.definition, plan.attempts.state(run, notes), len(run.missing(plan.store))
+        shown = plan.folder / cell.folder / "report.html"
         yield {
-            "variant": planned.cell.variant.words, "seed": planned.cell.seed, "state": str(state),
-            "built": len(planned.jobs) - missing, "stages": len(planned.jobs), "report": planned.report,
-            "error": plan.failure(planned) if state is State.FAILED else "",
-            "page": f"{planned.cell.folder}/report.html" if shown.exists() else "", "changes": planned.cell.changes,
+            "variant": cell.variant.words, "seed": cell.seed, "state": str(state),
+            "built": len(run.jobs) - missing, "stages": len(run.jobs), "report": run.report,
+            "error": plan.attempts.failure(run) if state is State.FAILED else "",
+            "page": f"{cell.folder}/report.html" if shown.exists() else "", "changes": cell.changes,
         }  # fmt: skip
 
 
 def _complete(plan: PlannedGrid) -> Complete:
     complete: Complete = {}
-    for planned in plan.cells:
-        if plan.state(planned, ()) is State.COMPLETE:
-            complete.setdefault(planned.cell.variant, {})[planned.cell.seed] = _measurement(planned, plan)
+    for run in plan.runs:
+        if plan.attempts.state(run, ()) is State.COMPLETE:
+            complete.setdefault(run.definition.variant, {})[run.definition.seed] = _measurement(run, plan)
     return complete
 
 
-def _measurement(planned: PlannedCell, plan: PlannedGrid) -> Measurement:
-    report = must_exist(f"report/{planned.report}", plan.store)
-    return FinishedRun(planned.cell.words, plan.store, report).measurements[0]
+def _measurement(run: PlannedRun[Cell], plan: PlannedGrid) -> Measurement:
+    report = must_exist(f"report/{run.report}", plan.store)
+    return FinishedRun(run.definition.words, plan.store, report).measurements[0]
 
 
 def _results(measured: Mapping[Variant, Measured]) -> Iterator[dict[str, Any]]:
@@ -90,7 +92,7 @@ def _between_variants(
 ) -> Iterator[dict[str, Any]]:
     """Yield each variant's differences from the first one, for runs of equal names and for the headlines' runs."""
     baseline = plan.grid.variants[0]
-    mains = {cell.cell.variant: cell.recipe.headline.run for cell in plan.cells}
+    mains = {run.definition.variant: run.recipe.headline.run for run in plan.runs}
     if baseline not in measured:
         return
     for variant in [variant for variant in measured if variant != baseline]:
@@ -110,7 +112,7 @@ def _between_variants(
 
 def _within(plan: PlannedGrid, variant: Variant, measured: Measured) -> Iterator[dict[str, Any]]:
     """Yield the differences that the variant's recipe compares."""
-    recipe = next(cell.recipe for cell in plan.cells if cell.cell.variant == variant)
+    recipe = next(run.recipe for run in plan.runs if run.definition.variant == variant)
     for pair in recipe.evaluate.comparisons:
         for metric in _metrics(measured, pair.run):
             if (pair.baseline, metric) in measured.names():

@@ -6,26 +6,28 @@ matrix: each takes runs that no other has begun, and waits for the others at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
-from flows.matrix.grid import Grid
-from flows.matrix.planned import PlannedCell, PlannedGrid, State
+from flows.matrix.attempts import State
+from flows.matrix.grid import Cell, Grid
+from flows.matrix.planned_grid import PlannedGrid
+from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import PAGE, contents, write_page
 from flows.reproduce import as_flow, build, published
 from flows.terminal import Terminal, say, say_json, unwrapped
 from storage.artifact import Artifact
 from storage.store import sources
-from storage.store.run_notes import NotedRun, noted, read_notes
+from storage.store.run_notes import NotedRun
 from storage.store.store import Store
 from storage.tables import Report
 from tasks.report.page.matrix_page import terminal_tables
 from tasks.report.publish import is_of
 from tasks.session import Session
 
-Builder = Callable[[PlannedCell, NotedRun], None]
+Builder = Callable[[PlannedRun[Cell], NotedRun], None]
 """Builds a run of the matrix and publishes its report."""
 
 
@@ -59,8 +61,9 @@ def _run_here(plan: PlannedGrid) -> int:
     console.print(described(plan))
     current = Session(plan.store, print_line=console.print)
 
-    def builder(cell: PlannedCell, note: NotedRun) -> None:
-        build(cell.jobs, plan.report_name(cell), Session(plan.store, cell.recipe.execution, False, console.print, note))
+    def builder(run: PlannedRun[Cell], note: NotedRun) -> None:
+        current = Session(plan.store, run.recipe.execution, False, console.print, note)
+        build(run.jobs, plan.report_name(run.definition), current)
 
     def body() -> int:
         return run_missing(plan, builder, console.print)
@@ -72,55 +75,43 @@ def _run_here(plan: PlannedGrid) -> int:
 
 def run_missing(plan: PlannedGrid, builder: Builder, print_line: Callable[[str], None]) -> int:
     """Build each run that the store lacks, and write the page after each; return the number of runs that failed."""
-    failed, waiting = 0, list(plan.cells)
+    failed, waiting = 0, list(plan.runs)
     while waiting:
-        cell = _next(plan, waiting)
-        waiting.remove(cell)
-        words = f"{len(plan.cells) - len(waiting)} of {len(plan.cells)}: {cell.cell.words}"
-        if plan.state(cell) is State.COMPLETE:
-            _publish(plan, cell)
+        run = plan.attempts.next(waiting) or waiting[0]  # another process runs it, and its stages are waited for
+        waiting.remove(run)
+        words = f"{len(plan.runs) - len(waiting)} of {len(plan.runs)}: {run.definition.words}"
+        if plan.attempts.state(run) is State.COMPLETE:
+            _publish(plan, run)
         else:
-            print_line(f"{words}: {len(cell.missing(plan.store))} of {len(cell.jobs)} stages to build")
-            failed += not _attempt(plan, cell, builder, print_line)
+            print_line(f"{words}: {len(run.missing(plan.store))} of {len(run.jobs)} stages to build")
+            failed += not _attempt(plan, run, builder, print_line)
     write_page(plan)
     return failed
 
 
-def _next(plan: PlannedGrid, waiting: Sequence[PlannedCell]) -> PlannedCell:
-    """Return the first run that no other process is running, or the first of those that are."""
-    notes = read_notes(plan.store.root)
-    return next((cell for cell in waiting if plan.state(cell, notes) is not State.RUNNING), waiting[0])
+def _attempt(
+    plan: PlannedGrid, run: PlannedRun[Cell], builder: Builder, print_line: Callable[[str], None]
+) -> bool:  # fmt: skip
+    """Build a run, which the page shows while it runs; return whether it was built."""
 
+    def build_run(note: NotedRun) -> None:
+        write_page(plan)
+        builder(run, note)
 
-def _attempt(plan: PlannedGrid, cell: PlannedCell, builder: Builder, print_line: Callable[[str], None]) -> bool:
-    """Build a run; return whether it was built. The reason of a failure is kept and printed.
-
-    What ends the whole matrix, such as a signal or the loss of Prefect's server, is raised, and the page says so.
-    """
-    import httpx
-
-    plan.forget_failure(cell)
+    words = f"{plan.grid.name}: {run.definition.words}"
     try:
-        with noted(plan.store, "matrix", f"{plan.grid.name}: {cell.cell.words}", list(cell.jobs)) as note:
-            write_page(plan)
-            builder(cell, note)
-            note.finish()
-    except BaseException as error:
-        if isinstance(error, httpx.TransportError) or not isinstance(error, Exception):
-            write_page(plan)  # it would say that this run is running
-            raise
-        plan.note_failure(cell, error)
-        print_line(f"{cell.cell.words} failed: {plan.failure(cell)}; the next run starts")
-        return False
-    return True
+        return plan.attempts.attempt(run, "matrix", words, build_run, print_line)
+    except BaseException:
+        write_page(plan)  # it would say that this run is running
+        raise
 
 
-def _publish(plan: PlannedGrid, cell: PlannedCell) -> None:
+def _publish(plan: PlannedGrid, run: PlannedRun[Cell]) -> None:
     """Publish the report of a complete run with the matrix, so that garbage collection keeps its artifacts."""
-    report = Artifact[Report]("report", cell.report, plan.store.folder("report", cell.report))
-    if not is_of(plan.folder / cell.cell.folder / "report.json", report):
-        steps = PlannedGrid.again(cell, plan.store).steps  # another process may have built it after it was planned
-        published(plan.report_name(cell), report, plan.store, steps)
+    report = Artifact[Report]("report", run.report, plan.store.folder("report", run.report))
+    if not is_of(plan.folder / run.definition.folder / "report.json", report):
+        steps = PlannedRun.of(run.definition, plan.store).steps  # another process may have built it meanwhile
+        published(plan.report_name(run.definition), report, plan.store, steps)
 
 
 def missing_stages(plan: PlannedGrid) -> int:
@@ -130,9 +121,9 @@ def missing_stages(plan: PlannedGrid) -> int:
 
 def described(plan: PlannedGrid) -> str:
     """Return in words what a matrix is and what is still to be done."""
-    stages, states = plan.stages(), [plan.state(cell) for cell in plan.cells]
-    listed = sum(len(cell.jobs) for cell in plan.cells)
+    stages, states = plan.stages(), [plan.attempts.state(run) for run in plan.runs]
+    listed = sum(len(run.jobs) for run in plan.runs)
     return (
-        f"matrix {plan.grid.name}: {len(plan.cells)} runs, {states.count(State.COMPLETE)} complete; {len(stages)} "
+        f"matrix {plan.grid.name}: {len(plan.runs)} runs, {states.count(State.COMPLETE)} complete; {len(stages)} "
         f"different stages ({listed} in all runs), {missing_stages(plan)} to build; store {plan.store.root}"
     )

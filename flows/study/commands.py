@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Run what the claims still need, in their order.
 
-    An interrupted run resumes.
+    An interrupted run resumes. Several processes share the runs.
     """
     from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS
@@ -68,7 +68,7 @@ def power(
 def status(results: Results = None, claims: Claims = None, store: StoreFolder = DEFAULT_STORE) -> None:
     """Count the runs that each claim still needs.
 
-    Also prints the CPU hours that are missing by system, and names runs that other code or data made.
+    Also prints the CPU hours that are missing by system, and names runs that are running, failed, or of other code.
     """
     from flows.recipe.shipped import CLAIMS
     from flows.study.run import RESULTS

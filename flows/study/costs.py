@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from flows.study.planned_run import PlannedRun
+from flows.study.trials import PlannedTrial
 from storage.results.study_runs import read_study_runs
 from tasks.session import Done
 
@@ -38,20 +38,20 @@ class KnownCosts:
                     cpu.setdefault(kind, []).append(stage["cpu_seconds"] / steps)
         return KnownCosts(seconds, cpu)
 
-    def wall_seconds(self, plan: PlannedRun) -> float:
+    def wall_seconds(self, plan: PlannedTrial) -> float:
         """Estimate how long a run takes with the store as it is."""
         return sum(_of(self.seconds, plan, step) for step in plan.steps if not step.cached)
 
-    def cpu_seconds(self, plan: PlannedRun, counted: set[tuple[str, str]]) -> float:
+    def cpu_seconds(self, plan: PlannedTrial, counted: set[tuple[str, str]]) -> float:
         """Estimate the CPU time of a run in an empty store without `counted` stages, and add its stages to these."""
         steps = [step for step in plan.steps if (step.stage, step.key) not in counted]
         counted |= {(step.stage, step.key) for step in steps}
         return sum(_of(self.cpu, plan, step) for step in steps)
 
 
-def _of(costs: Mapping[Kind, Sequence[float]], plan: PlannedRun, step: Done) -> float:
+def _of(costs: Mapping[Kind, Sequence[float]], plan: PlannedTrial, step: Done) -> float:
     """Return the median cost of the most similar stages; 0 where there are none."""
-    kinds = _kinds(Path(plan.trial.recipe).stem, step.stage, step.round)
+    kinds = _kinds(Path(plan.definition.recipe).stem, step.stage, step.round)
     similar = next((costs[kind] for kind in kinds if kind in costs), [0.0])
     settings = plan.recipe.pretrain
     return median(similar) * ((settings.steps or 1) if step.stage == PRETRAIN and settings else 1)

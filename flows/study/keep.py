@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from flows.finished_runs import FinishedRun, Measurement
 from flows.recipe.schema import Recipe
 from flows.store_lookup import artifact, must_exist
-from flows.study.planned_run import PlannedRun
+from flows.study.trials import PlannedTrial
 from storage.artifact import Artifact
 from storage.results.study_runs import Facts, write_study_run
 from storage.rows import read_table
@@ -31,19 +31,22 @@ POINTS = 40  # of a stored curve
 PROBED = "pre-training, retrieval probe"
 
 
-def keep(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], current: Session) -> None:
+def keep(
+    plan: PlannedTrial, store: Store, results: Path, rows: Mapping[str, Sequence[str]], current: Session
+) -> None:  # fmt: skip
     """Write the small files with the results of a run."""
-    finished = FinishedRun(plan.title, plan.store, must_exist(f"report/{plan.report}", plan.store))
+    finished = FinishedRun(plan.title, store, must_exist(f"report/{plan.report}", store))
     first, done = finished.measurements[0], list(current.done.values())
-    report: Artifact[Any] = Artifact("report", plan.report, plan.store.folder("report", plan.report))
-    curves = json.loads((plan.store.check(report) / CURVES).read_text())
+    report: Artifact[Any] = Artifact("report", plan.report, store.folder("report", plan.report))
+    curves = json.loads((store.check(report) / CURVES).read_text())
+    trial = plan.definition
     facts = Facts(
-        plan.trial.recipe, plan.trial.seed, plan.recipe.title, plan.report, collection_of(plan.recipe),
-        done[-1].built["versions"], pretraining(plan, done), plan.trial.fold, plan.trial.steps,
+        trial.recipe, trial.seed, plan.recipe.title, plan.report, collection_of(plan.recipe),
+        done[-1].built["versions"], pretraining(plan, store, done), trial.fold, trial.steps,
     )  # fmt: skip
     write_study_run(
-        plan.trial.folder(results), facts, scores=scores(first.path / "queries.parquet", rows, clusters(first)),
-        curves=list(points(curves)), keys=[key(step, plan.store) for step in done],
+        trial.folder(results), facts, scores=scores(first.path / "queries.parquet", rows, clusters(first)),
+        curves=list(points(curves)), keys=[key(step, store) for step in done],
     )  # fmt: skip
 
 
@@ -52,7 +55,7 @@ def collection_of(recipe: Recipe[Any]) -> str:
     return f"{Path(recipe.dataset.path or recipe.dataset.reader).stem}/{recipe.dataset.eval_splits[0]}"
 
 
-def pretraining(plan: PlannedRun, done: Sequence[Done]) -> dict[str, float]:
+def pretraining(plan: PlannedTrial, store: Store, done: Sequence[Done]) -> dict[str, float]:
     """Return the cost per step of the pre-training; {} where nothing is pre-trained."""
     settings, step = plan.recipe.pretrain, next((stage for stage in done if stage.stage == "pretrain"), None)
     if settings is None or step is None:
@@ -62,7 +65,7 @@ def pretraining(plan: PlannedRun, done: Sequence[Done]) -> dict[str, float]:
     costs = Costs(sources.weights(plan.recipe.backbone.weights).path, plan.recipe.backbone)
     per_step = costs.pretraining(settings).times(settings.batch)
     cost = {"steps": steps, "tokens": per_step.tokens, "flops": per_step.flops}
-    log = plan.store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
+    log = store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
     rows = settings.batch * getattr(settings.objective, "rows_per_text", 1)
     if step.built["seconds"] >= seconds_in_steps(log.read_text(), rows):  # else only its last attempt was timed
         cost["cpu_seconds"] = step.built["cpu_seconds"] / steps

@@ -1,17 +1,20 @@
 """`pretrieve study`: run what the claims still need, one run after the other, within a time budget.
 
-A run reproduces a recipe with a seed, so an interrupted run resumes, and runs share artifacts through the store. Its
-results are kept in small files (`flows/study/keep.py`), whichever day and machine they are from.
+Runs are planned and attempted as those of a matrix: they share artifacts through the store, an interrupted run resumes,
+a run that fails stops no other, and several processes take different runs. Their results are kept in small files
+(`flows/study/keep.py`), whichever day and machine they are from.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import typer
 
+from flows.matrix.planned_run import PlannedRun
 from flows.recipe.shipped import CLAIMS, PROJECT
 from flows.reproduce import build
 from flows.study.check import check
@@ -20,15 +23,13 @@ from flows.study.costs import KnownCosts
 from flows.study.data import FOLDER, write_data
 from flows.study.keep import keep
 from flows.study.order import measured_rows, needed
-from flows.study.planned_run import PlannedRun
+from flows.study.trials import PlannedTrial, attempts_of, in_words, is_kept, kept_run
 from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
-from storage.results.study_runs import read_study_run
-from storage.store.run_notes import noted
+from storage.store.run_notes import NotedRun
 from storage.store.store import Store
 from tasks.runtime.formatting import duration
 from tasks.session import Session
-from tasks.training.loop import Diverged
 
 RESULTS = PROJECT / "results" / "study"
 PRIOR = PROJECT / "results" / "pilot", PROJECT / "results" / "earlier" / "study"
@@ -44,42 +45,62 @@ def run(
         raise UserError(f"--set {wrong[0]}: a study's recipes run without changes; expected execution.KEY=VALUE")
     study, store, end = load_study(claims), Store.open_or_new(folder), time.monotonic() + 3600 * hours
     check(study)
-    console, failed = unwrapped(stderr=True), 0
+    console, failed, attempts = unwrapped(stderr=True), 0, attempts_of(store)
     if claims == CLAIMS and write_data():
         console.print(f"the study's collection is written to {FOLDER}")
-    for trial in needed(study, only):
-        plan = PlannedRun.of(trial, store, changes)
-        if (stored := read_study_run(trial.folder(results))) and stored.facts.report == plan.report:
+    plans = [PlannedRun.of(trial, store, changes) for trial in needed(study, only)]
+    waiting = [plan for plan in plans if not is_kept(plan, results)]
+    console.print(f"{len(plans)} runs, {len(plans) - len(waiting)} kept, {len(waiting)} missing")
+    while chosen := attempts.next(waiting):
+        waiting.remove(chosen)
+        plan = PlannedRun.of(chosen.definition, store, changes)  # stages may have been built since
+        words = in_words(plan)
+        if is_kept(plan, results):  # another process has run it
             continue
-        if stored:
+        if stored := kept_run(plan, results):
             console.print(
-                f"{plan.words}: the stored results are of report {stored.facts.report}, built by other code or "
+                f"{words}: the stored results are of report {stored.facts.report}, built by other code or "
                 f"data; running it again as {plan.report}"
             )
-        expected, remaining = KnownCosts.of(results, *PRIOR).wall_seconds(plan), end - time.monotonic()
-        if expected > remaining or remaining <= 0:
-            console.print(
-                f"not started: {plan.words} takes about {duration(expected)}, and {duration(max(remaining, 0))} "
-                "remain; the same command resumes the study"
-            )
+        if not _fits(plan, results, end - time.monotonic(), console):
             break
-        console.print(f"{plan.words}: about {duration(expected)}" if expected else f"{plan.words}: duration unknown")
-        try:
-            reproduce(plan, results, measured_rows(study, trial.recipe), console)
-        except (Diverged, RuntimeError) as error:
-            failed += 1
-            console.print(f"{plan.words} failed: {type(error).__name__}: {error}; the next run starts")
+        build_and_keep = partial(reproduce, plan, store, results, measured_rows(study, plan.definition.recipe), console)
+        failed += not attempts.attempt(plan, "study run", words, build_and_keep, console.print)
     else:
-        console.print("nothing is missing: `make results` writes docs/results.md")
+        console.print(_ending(waiting, failed))
     if failed:
         raise typer.Exit(1)
 
 
-def reproduce(plan: PlannedRun, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal) -> None:
+def _fits(plan: PlannedTrial, results: Path, remaining: float, console: Terminal) -> bool:
+    """Return whether a run is expected to end within the remaining seconds, and print it."""
+    words, expected = in_words(plan), KnownCosts.of(results, *PRIOR).wall_seconds(plan)
+    if expected > remaining or remaining <= 0:
+        console.print(
+            f"not started: {words} takes about {duration(expected)}, and {duration(max(remaining, 0))} "
+            "remain; the same command resumes the study"
+        )
+        return False
+    console.print(f"{words}: about {duration(expected)}" if expected else f"{words}: duration unknown")
+    return True
+
+
+def reproduce(
+    plan: PlannedTrial, store: Store, results: Path, rows: Mapping[str, Sequence[str]], console: Terminal,
+    note: NotedRun,
+) -> None:  # fmt: skip
     """Run a recipe from corpus to report, and store its results."""
-    with noted(plan.store, "study run", plan.words, [f"{step.stage}/{step.key}" for step in plan.steps]) as note:
-        current = Session(plan.store, plan.recipe.execution, print_line=console.print, note=note)
-        build(plan.jobs, plan.title, current)
-        keep(plan, results, rows, current)
-        note.finish()
-    console.print(f"{plan.words}: kept in {plan.trial.folder(results)}")
+    current = Session(store, plan.recipe.execution, print_line=console.print, note=note)
+    build(plan.jobs, plan.title, current)
+    keep(plan, store, results, rows, current)
+    console.print(f"{in_words(plan)}: kept in {plan.definition.folder(results)}")
+
+
+def _ending(waiting: Sequence[PlannedTrial], failed: int) -> str:
+    """Return what is left when no run can be begun."""
+    if waiting:
+        names = "; ".join(in_words(plan) for plan in waiting)
+        return f"other processes run what is missing: {names}; the same command runs what they leave"
+    if failed:
+        return f"{failed} runs failed; the same command tries them again"
+    return "nothing is missing: `make results` writes docs/results.md"

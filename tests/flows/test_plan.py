@@ -10,7 +10,8 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from flows.plan import show_plan
+from flows import plan as plans
+from flows.plan import planned, show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
 from flows.rehearsal.synthetic import write_collection
@@ -282,3 +283,30 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert missing == [
         "other/model: neither a folder nor a model that the local hub cache has (a run asks the hub); give a folder"
     ]
+
+
+def test_lengths_and_layers_are_checked_once_for_the_same_settings_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, checked = plans._check_lengths_and_layers, list[int]()
+    monkeypatch.setattr(plans, "_accepted", set())
+    monkeypatch.setattr(plans, "_check_lengths_and_layers", lambda recipe: (checked.append(recipe.seed), check(recipe)))
+    (tmp_path / "bert").mkdir()
+    save_backbone(tmp_path / "bert")
+    store = Store.open_or_new(tmp_path / "store")
+    given = ["dataset.path=nowhere", f"backbone.weights={tmp_path / 'bert'}", *SMALL_LENGTHS]
+
+    def seeds_checked(*changes: str) -> list[int]:
+        recipe, _ = load_recipe("cot_mae", [*given, *changes])
+        checked.clear()
+        with sources.assuming_present():
+            planned(recipe, "cot_mae", store)
+        return list(checked)
+
+    assert seeds_checked("seed=1") == [1]
+    assert seeds_checked("seed=2") == []
+    for _ in range(2):  # a refusal is not remembered as accepted
+        with pytest.raises(UserError, match="max_tokens"):
+            seeds_checked("seed=3", "encode.passage_max_tokens=100000")
+    save_backbone(tmp_path / "bert", seed=1)
+    assert seeds_checked("seed=4") == [4]

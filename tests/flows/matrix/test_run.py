@@ -12,8 +12,10 @@ import httpx
 import pytest
 import yaml
 
-from flows.matrix.grid import grid_of
-from flows.matrix.planned import PlannedCell, PlannedGrid, State
+from flows.matrix.attempts import State
+from flows.matrix.grid import Cell, grid_of
+from flows.matrix.planned_grid import PlannedGrid
+from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import contents
 from flows.matrix.run import run_missing
 from flows.store_needs import report_needs
@@ -54,7 +56,7 @@ def plan(store: Store, keys: list[str]) -> PlannedGrid:
     for cell, key in zip(GRID.cells, keys, strict=True):
         steps = [Done("report", "", key, True, 1.0, 1, [], {})]
         job: Any = SimpleNamespace(stage=SimpleNamespace(name="report"), key=key)
-        cells.append(PlannedCell(cell, RECIPE, "quickstart", {f"report/{key}": job}, steps))
+        cells.append(PlannedRun(cell, RECIPE, "quickstart", {f"report/{key}": job}, steps))
     return PlannedGrid(GRID, store, cells)
 
 
@@ -64,21 +66,22 @@ def build(store: Store, cell: Any) -> Any:
         return finished_runs.run(store, "one", noise=NOISE[cell.variant.varied[0]], seed=cell.seed)
 
 
-def builder(plan: PlannedGrid, begun: list[str], failing: str = "") -> Callable[[PlannedCell, NotedRun], None]:
+def builder(plan: PlannedGrid, begun: list[str], failing: str = "") -> Callable[[PlannedRun[Cell], NotedRun], None]:
     """A builder that notes which runs it has begun, and fails for one of them."""
 
-    def of_cell(cell: PlannedCell, note: NotedRun) -> None:
-        begun.append(cell.cell.words)
-        if cell.cell.words == failing:
+    def of_cell(run: PlannedRun[Cell], note: NotedRun) -> None:
+        begun.append(run.definition.words)
+        if run.definition.words == failing:
             raise RuntimeError("out of\nmemory")
-        assert plan.state(cell) is State.RUNNING
-        publish(plan.store.root / "reports" / plan.report_name(cell), build(plan.store, cell.cell), [])
+        assert plan.attempts.state(run) is State.RUNNING
+        report = build(plan.store, run.definition)
+        publish(plan.store.root / "reports" / plan.report_name(run.definition), report, [])
 
     return of_cell
 
 
 def states(plan: PlannedGrid) -> list[str]:
-    return [str(plan.state(cell)) for cell in plan.cells]
+    return [str(plan.attempts.state(run)) for run in plan.runs]
 
 
 def test_a_failure_stops_no_other_run_and_is_tried_again(plan: PlannedGrid) -> None:
@@ -131,27 +134,27 @@ def test_results_compare_variants_over_the_seeds(plan: PlannedGrid) -> None:
 def test_reports_of_all_seeds_are_kept_from_garbage_collection(plan: PlannedGrid) -> None:
     run_missing(plan, builder(plan, []), lambda line: None)
 
-    assert {f"report/{cell.report}" for cell in plan.cells} <= report_needs(plan.store).references
+    assert {f"report/{run.report}" for run in plan.runs} <= report_needs(plan.store).references
 
 
 def test_what_another_process_runs_comes_last_and_an_ended_one_counts_as_interrupted(plan: PlannedGrid) -> None:
-    begun, first = list[str](), plan.cells[0]
+    begun, first = list[str](), plan.runs[0]
     with noted(plan.store, "matrix", "elsewhere", [f"report/{first.report}"]):
         assert states(plan)[0] == "running"
 
-        def of_cell(cell: PlannedCell, note: NotedRun) -> None:
-            builder(plan, begun)(cell, note)
+        def of_cell(run: PlannedRun[Cell], note: NotedRun) -> None:
+            builder(plan, begun)(run, note)
 
         run_missing(plan, of_cell, lambda line: None)
 
-    assert begun == [cell.cell.words for cell in [*plan.cells[1:], first]]
+    assert begun == [run.definition.words for run in [*plan.runs[1:], first]]
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, httpx.ConnectError("the server is lost")])
 def test_the_page_of_a_matrix_that_ends_early_says_so(ending: Any, plan: PlannedGrid) -> None:
     shown = list[str]()
 
-    def of_cell(cell: PlannedCell, note: NotedRun) -> None:
+    def of_cell(run: PlannedRun[Cell], note: NotedRun) -> None:
         shown.append((plan.folder / "index.html").read_text())
         raise ending
 
@@ -166,7 +169,7 @@ def test_the_page_of_a_matrix_that_ends_early_says_so(ending: Any, plan: Planned
 
 
 def test_a_run_that_was_killed_is_interrupted(plan: PlannedGrid) -> None:
-    with noted(plan.store, "matrix", "killed", [f"report/{plan.cells[0].report}"]):
+    with noted(plan.store, "matrix", "killed", [f"report/{plan.runs[0].report}"]):
         pass
 
     assert states(plan) == ["interrupted", "missing", "missing", "missing"]

@@ -11,14 +11,18 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.matrix.planned_run import PlannedRun
 from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
 from flows.study.costs import KnownCosts
 from flows.study.judge import judge_claims
-from flows.study.planned_run import PlannedRun
+from flows.study.order import needed
 from flows.study.run import run
+from flows.study.status import state
+from flows.study.trials import attempts_of
 from storage.errors import UserError
 from storage.results.study_runs import Trial, read_study_run, read_study_runs
+from storage.store.run_notes import noted, read_notes
 from storage.store.store import Store
 from tasks.report.page.study_curves import PANELS
 from tasks.session import Done
@@ -183,3 +187,32 @@ def test_a_pretraining_is_expected_to_take_its_steps(workplace: Path, tmp_path: 
 def test_only_how_it_runs_may_be_changed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--set pretrain.steps=1: .* expected execution\.KEY=VALUE"):
         run(1.0, tmp_path, changes=["pretrain.steps=1"])
+
+
+def test_runs_of_other_processes_are_left_to_them(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    store, claims = Store.open_or_new(tmp_path / "store"), workplace / "claims.yaml"
+    plans = [PlannedRun.of(trial, store) for trial in needed(load_study(claims))]
+    reports = [f"report/{plan.report}" for plan in plans]
+
+    with noted(store, "study run", "elsewhere", reports):
+        run(1.0, store.root, tmp_path / "results", claims=claims)
+
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "4 runs, 0 kept, 4 missing" in printed
+    assert "other processes run what is missing: masked_lm, seed 1; retro_mae, seed 1;" in printed
+
+
+def test_the_status_says_why_a_run_failed(workplace: Path, tmp_path: Path) -> None:
+    store = Store.open_or_new(tmp_path / "store")
+    plan, attempts = PlannedRun.of(Trial(str(workplace / "masked_lm.yaml"), 1), store), attempts_of(store)
+
+    def fail(note: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    assert state(plan, tmp_path, attempts, []) == "missing"
+    attempts.attempt(plan, "study run", "masked_lm, seed 1", fail, print)
+    assert state(plan, tmp_path, attempts, []) == "failed: RuntimeError: out of memory"
+    with noted(store, "study run", "again", [f"report/{plan.report}"]):
+        assert state(plan, tmp_path, attempts, read_notes(store.root)) == "running"
