@@ -129,7 +129,7 @@ results: environment ## write docs/results.md and the README's table from the re
 	$(BIN)/python -m flows.seed_results
 
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
-	$(BIN)/python -m flows.paper_coverage
+	$(BIN)/python -m flows.documentation.paper_coverage
 
 lock: ## resolve pyproject.toml in a clean environment and write requirements.lock, -gpu.lock and -dev.lock
 	@set -e; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; \

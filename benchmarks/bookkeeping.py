@@ -126,7 +126,7 @@ def _children() -> float:
 
 def _begun(folder: Path) -> list[str]:
     """Run the quickstart's first stages in a store; their references."""
-    from flows.plan import needed_for, planned
+    from flows.plan.plan import needed_for, planned
     from flows.recipe.load import load_recipe
     from flows.reproduce import build
 

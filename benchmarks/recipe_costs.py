@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results, split_at_size
-from flows.plan import planned
-from flows.plan_costs import CostEstimate, passes_texts
+from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from storage.datasets import msmarco

@@ -16,13 +16,13 @@ import typer
 from flows.adapt.command import register as add_adaptation
 from flows.browse.command import register as add_browse
 from flows.command_options import DEFAULT_STORE, AsJson, Changes, Fast, RecipeName, RunName, StoreFolder
-from flows.evaluate_command import register as add_evaluate
+from flows.evaluate.command import register as add_evaluate
 from flows.matrix.command import register as add_matrix
 from flows.prefect_server.commands import register as add_server_commands
 from flows.queries.commands import app as queries
 from flows.queries.commands import register as add_query_commands
 from flows.rehearsal.command import register as add_rehearsal
-from flows.store_cli import register as add_store_commands
+from flows.store.commands import register as add_store_commands
 from flows.study.commands import app as study
 
 RUN, RESULTS, STORE, QUERIES, STUDY, SERVER = (
@@ -76,7 +76,7 @@ def fetch(
     Prints the sizes of its parts first. Files that are in the folder are not fetched again, and a broken download
     resumes.
     """
-    from flows.fetch import fetch as fetch_collection
+    from flows.fetch.fetch import fetch as fetch_collection
 
     fetch_collection(dataset, folder, without or [])
 
@@ -96,7 +96,7 @@ def plan(
 
     Shows state, tokens, FLOPs, disk and hours of each stage. Needs neither data nor weights.
     """
-    from flows.plan import show_plan
+    from flows.plan.plan import show_plan
     from flows.smoke_test import fast_changes
 
     show_plan(recipe, store, fast_changes(recipe, changes or []) if fast else changes or [], as_json, gpu)
@@ -194,7 +194,7 @@ def export_run(
 
     Each file begins with the header of ir_metadata.
     """
-    from flows.export_run import RunFormat, export_runs
+    from flows.export.export_run import RunFormat, export_runs
 
     export_runs(run, rows or [], to, store, split=split, form=RunFormat(packed, plain, actor))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flows.export import impossible_paths_in_words
+from flows.export.export import impossible_paths_in_words
 from flows.finished_runs import FinishedRun, Measurement, finished_run
 from flows.terminal import Terminal, say
 from storage.errors import UserError

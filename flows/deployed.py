@@ -14,7 +14,7 @@ from pathlib import Path
 from prefect import get_run_logger
 
 from flows.chain.given_models import check_models
-from flows.plan import needed_for, planned
+from flows.plan.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
 from flows.prefect_server.forms import (
     Changes,
@@ -35,12 +35,12 @@ from flows.prefect_server.forms import (
     offered,
 )
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
-from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from flows.reproduce import publish_last, stage_counts
 from flows.smoke_test import fast_changes
-from flows.store_lookup import missing_artifacts
+from flows.store.lookup import missing_artifacts
+from flows.store.rebuild import request_rebuild
 from storage.errors import UserError
 from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
@@ -115,7 +115,7 @@ def evaluate_models(
     skip_missing: Skipping = False,
 ) -> None:
     """Evaluate retrievers on a suite of collections, on a worker with a GPU; the first is the baseline of the tests."""
-    from flows.evaluate import evaluate_and_publish, requested, show_table
+    from flows.evaluate.evaluate import evaluate_and_publish, requested, show_table
 
     store = _store()
     request = requested(models, suite, store.root, only, skip_missing, [])

@@ -18,14 +18,14 @@ from typing import TypeVar
 
 from flows.chain.given_models import check_models
 from flows.interrupt import leave, limit_exit
-from flows.plan import needed_for, planned
+from flows.plan.plan import needed_for, planned
 from flows.prefect_server.embedded_server import start
 from flows.prefect_server.watch import ServerWatch, require_answer
-from flows.rebuild import request_rebuild
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
 from flows.run_names import run_name
-from flows.store_lookup import missing_artifacts
+from flows.store.lookup import missing_artifacts
+from flows.store.rebuild import request_rebuild
 from flows.terminal import Terminal, say, unwrapped
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flows.store_lookup import artifact, find, must_exist, newest_vectors
+from flows.store.lookup import artifact, find, must_exist, newest_vectors
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from rich.table import Table
 
 from flows.chain.model_weights import model_weights
-from flows.export import export_checkpoint, must_be_free
+from flows.export.export import export_checkpoint, must_be_free
 from flows.terminal import Terminal, unwrapped
 from storage.errors import UserError
 from storage.store.run_notes import noted

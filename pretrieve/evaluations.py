@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.evaluate import evaluated, requested
+from flows.evaluate.evaluate import evaluated, requested
 from pretrieve.retrievers import LoadedRetriever
 from pretrieve.runs import COLUMNS, Checkpoint
 from pretrieve.settings import Store, as_changes, printing, store_folder

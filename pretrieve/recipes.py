@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.plan import COLUMNS, estimated
+from flows.plan.plan import COLUMNS, estimated
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import as_yaml
 from pretrieve.settings import Store, as_changes, store_folder

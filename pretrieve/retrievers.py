@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flows.chain.model_weights import model_weights
-from flows.evaluated_systems import by_name
+from flows.evaluate.systems import by_name
 from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search
-from flows.store_lookup import lookup, newest_vectors
+from flows.store.lookup import lookup, newest_vectors
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import Store, store_folder
 from storage.artifact import Manifest, Source

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import finished_runs
 from flows.reproduce import reproduced
-from flows.store_lookup import artifact
+from flows.store.lookup import artifact
 from pretrieve.recipes import PlannedRecipe, given_recipe
 from pretrieve.settings import Store, as_changes, printing, store_folder
 from storage.artifact import Artifact

@@ -13,7 +13,9 @@ from types import FrameType
 
 import pytest
 
-from flows import cli, plan, verify
+from flows import cli
+from flows.plan import plan
+from flows.store import verify
 
 IMPORTED = (verify, plan)  # what takes seconds to import, and would count as a command's time
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from flows.rebuild import request_rebuild
+from flows.store.rebuild import request_rebuild
 from flows.terminal import say
 from storage.artifact import Artifact
 from storage.rows import write_rows

@@ -59,7 +59,7 @@ HOMES = {
     "sklearn": ("tasks/analyses/measures/embedding_space.py",),
     "spacy": ("tasks/analyses/measures/pos_tagger.py",),
     "ijson": ("storage/formats/json_arrays.py",),
-    "ir_datasets": ("flows/fetch.py",),
+    "ir_datasets": ("flows/fetch/fetch.py",),
     "lxml": ("storage/imports/html_texts.py",),
 }
 # Importing these takes seconds or starts a process; a recipe is read without them.
@@ -198,9 +198,9 @@ def test_models_need_only_torch_and_transformers() -> None:
 
 
 COMMANDS = (
-    "flows/adapt/command.py", "flows/browse/command.py", "flows/command_options.py", "flows/evaluate_command.py",
+    "flows/adapt/command.py", "flows/browse/command.py", "flows/command_options.py", "flows/evaluate/command.py",
     "flows/matrix/command.py", "flows/prefect_server/commands.py", "flows/queries/commands.py",
-    "flows/rehearsal/command.py", "flows/store_cli.py", "flows/study/commands.py",
+    "flows/rehearsal/command.py", "flows/store/commands.py", "flows/study/commands.py",
 )  # fmt: skip
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from flows.plan import planned
-from flows.plan_costs import CostEstimate, passes_texts
+from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
 from storage.errors import UserError, suggestion

@@ -14,7 +14,7 @@ from flows.adapt.survey import Survey
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, Retriever
 from flows.chain.suites import Collection, Suite
-from flows.export import export_checkpoint, new_folder
+from flows.export.export import export_checkpoint, new_folder
 from flows.search import ADAPTED, MODEL
 from storage.files import write_atomically
 from storage.store import sources

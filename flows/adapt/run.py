@@ -23,10 +23,10 @@ from flows.adapt.request import Request, check, started
 from flows.adapt.survey import Survey, survey
 from flows.chain.given_models import check_models
 from flows.chain.suites import Collection, Suite
-from flows.evaluate import EvaluationRequest, evaluated
-from flows.evaluated_systems import named_system
+from flows.evaluate.evaluate import EvaluationRequest, evaluated
+from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.queries.build import build as build_queries
 from flows.queries.versions import stored_version
 from flows.recipe.load import load_recipe

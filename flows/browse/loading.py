@@ -12,7 +12,7 @@ from flows.adapt.request import REQUEST
 from flows.browse.contents import Collection, Contents, System, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
 from flows.search import ADAPTED, MODEL
-from flows.store_lookup import artifact, lookup, must_exist
+from flows.store.lookup import artifact, lookup, must_exist
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import sources

@@ -9,7 +9,7 @@
                                         overlaps, analyses, other collections ── report
 
 A round may mine with the retriever of an earlier round. In a planning session the calls work out every key and build
-nothing: `flows.plan` plans a recipe so, and `flows.reproduce` then runs the planned jobs as a Prefect flow.
+nothing: `flows.plan.plan` plans a recipe so, and `flows.reproduce` then runs the planned jobs as a Prefect flow.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from flows.recipe.round_schema import (
     truncated_run,
 )  # fmt: skip
 from flows.recipe.schema import STARTS, Recipe
-from flows.store_lookup import matching
+from flows.store.lookup import matching
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources

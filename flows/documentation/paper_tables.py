@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from flows.documentation.markdown import table
-from flows.paper_coverage import tables_of
+from flows.documentation.paper_coverage import tables_of
 from flows.recipe.shipped import PROJECT
 from flows.study.claims import load_study
 from flows.study.judge import judge_claims

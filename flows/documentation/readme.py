@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.documentation.markdown import table, with_part
 from flows.documentation.mermaid import THEMES, drawn
-from flows.paper_coverage import origin, runs_that_reproduce
+from flows.documentation.paper_coverage import origin, runs_that_reproduce
 from flows.recipe.shipped import PROJECT
 from storage.files import write_atomically
 from storage.results.paper_results import printed_numbers

@@ -132,7 +132,7 @@ def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any
 
     A recipe with a round that may start from a key is only loaded: the worker's store has the artifact.
     """
-    from flows.plan import named_jobs, planned
+    from flows.plan.plan import named_jobs, planned
     from flows.queries.regenerate import check_replacement
     from flows.recipe.load import load_recipe
     from flows.recipe.shipped import recipe_name

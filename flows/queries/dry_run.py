@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.chain.given_models import check_models
 from flows.chain.pseudo_queries import Generator
-from flows.plan import with_inputs
+from flows.plan.plan import with_inputs
 from flows.queries.chain import generators_of
 from flows.queries.versions import Version, versions_of
 from flows.recipe.load import load_recipe

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.export import must_be_free, new_folder
+from flows.export.export import must_be_free, new_folder
 from flows.queries.dataset_card import card
 from flows.queries.formats import LINES, Row, WithQueries
 from storage.artifact import Artifact, Manifest

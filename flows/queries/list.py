@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from flows.queries.versions import Version, all_versions, damaged_versions
-from flows.store_lookup import lineage, lookup
+from flows.store.lookup import lineage, lookup
 from flows.terminal import Terminal, say_json
 from storage.artifact import Manifest
 from storage.errors import one_line

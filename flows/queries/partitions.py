@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from flows.export import impossible_paths_in_words
+from flows.export.export import impossible_paths_in_words
 from flows.queries.export import Corpus, checked, provenance, rows_of
 from storage.errors import UserError
 from storage.files import flush, write_atomically, writing_folder

@@ -14,7 +14,7 @@ SUITES = SHIPPED / "suites"
 CLAIMS = SHIPPED / "study" / "claims.yaml"
 """The claims that the study's recipes test (`flows.study.claims`), not a recipe."""
 GPUS = SHIPPED / "hardware" / "gpus.yaml"
-"""Figures of GPUs (`flows.gpus`), not a recipe."""
+"""Figures of GPUs (`flows.plan.gpus`), not a recipe."""
 NEAREST_SHOWN = 3
 
 

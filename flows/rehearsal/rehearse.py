@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.chain.transfer import suite_of
-from flows.plan import WIDTH, planned
-from flows.plan_costs import CostEstimate
+from flows.plan.costs import CostEstimate
+from flows.plan.plan import WIDTH, planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.rehearsal.changes import (

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.plan_costs import CostEstimate
+from flows.plan.costs import CostEstimate
 from storage.store import sources
 from tasks.capacity import Capacity, TrainingStep
 from tasks.flops import Costs

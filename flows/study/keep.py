@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from flows.finished_runs import FinishedRun, Measurement
 from flows.recipe.schema import Recipe
-from flows.store_lookup import artifact, must_exist
+from flows.store.lookup import artifact, must_exist
 from flows.study.trials import PlannedTrial
 from storage.artifact import Artifact
 from storage.results.study_runs import Facts, write_study_run

@@ -1,5 +1,5 @@
 """Fixtures for the tests of commands that fetch."""
 
-from tests.flows.publisher import publisher, server
+from tests.flows.fetch.publisher import publisher, server
 
 __all__ = ["publisher", "server"]

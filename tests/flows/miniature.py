@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import vital_wikipedia
-from tests.flows.publisher import Publisher, publish, publish_hub_folder, tar, zipped
+from tests.flows.fetch.publisher import Publisher, publish, publish_hub_folder, tar, zipped
 from tests.warm import WHEEL
 
 NUM_LEADS, NUM_TRAIN, SENTENCES = 24, 16, 4

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import needed_for, planned
+from flows.plan.plan import needed_for, planned
 from flows.recipe.load import load_recipe
 from flows.reproduce import build
 from storage.errors import UserError

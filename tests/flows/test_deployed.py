@@ -11,7 +11,7 @@ from prefect.utilities.callables import parameter_schema
 
 from flows import deployed
 from flows.deployed import run_stage
-from flows.plan import needed_for, planned
+from flows.plan.plan import needed_for, planned
 from flows.prefect_server.child_runs import runs_elsewhere
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from flows.export import export_checkpoint
-from flows.plan import needed_for, planned
+from flows.export.export import export_checkpoint
+from flows.plan.plan import needed_for, planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
 from flows.reproduce import build
@@ -32,8 +32,8 @@ from storage.tables import Checkpoint
 from tasks.job import Job
 from tasks.session import Session
 from tests import warm
+from tests.flows.fetch.publisher import Publisher, only_publisher
 from tests.flows.miniature import NUM_TRAIN, leads, publish_all
-from tests.flows.publisher import Publisher, only_publisher
 from tests.flows.stage_kinds import new_kinds
 from tests.flows.two_steps import exported, save_models, save_suite, shrunken
 from tests.in_process import pretrieve

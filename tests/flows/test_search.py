@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows.search import SNIPPET, cut, open_key, show_answer, table
-from flows.store_lookup import must_exist, newest_vectors
+from flows.store.lookup import must_exist, newest_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows

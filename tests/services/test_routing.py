@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import combinations
 from typing import Any
 
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from storage.store.store import Store
 from tests.services.lab import CHANGES, Lab, long_training

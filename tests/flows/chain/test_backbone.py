@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store.store import Store

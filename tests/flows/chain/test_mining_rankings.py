@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from storage.store import sources
 from storage.store.store import Store

@@ -18,7 +18,7 @@ from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import contents
 from flows.matrix.run import run_missing
-from flows.store_needs import report_needs
+from flows.store.needs import report_needs
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store
 from tasks.report.page.matrix_page import described, terminal_tables

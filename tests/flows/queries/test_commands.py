@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flows.collect_garbage import collect_garbage
 from flows.queries.build import BuildResult, build, planned_corpus, record_version
 from flows.queries.chain import corpus
 from flows.queries.diff import show_difference
@@ -18,8 +17,9 @@ from flows.queries.regenerate import replace
 from flows.queries.stats import show_stats
 from flows.queries.versions import find_version, versions_of
 from flows.recipe.load import load_recipe
-from flows.store_needs import report_needs
-from flows.verify import verify_store
+from flows.store.collect_garbage import collect_garbage
+from flows.store.needs import report_needs
+from flows.store.verify import verify_store
 from storage.errors import UserError
 from storage.generation_cache.cache import generation_caches
 from storage.rows import read_rows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flows.queries.versions import VERSIONS, find_version, folder_of, note_version, versions_of
-from flows.store_needs import report_needs
+from flows.store.needs import report_needs
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store

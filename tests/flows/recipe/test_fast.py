@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import as_yaml
 from flows.recipe.shipped import recipe_name, shipped_recipes

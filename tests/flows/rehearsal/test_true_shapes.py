@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import planned
-from flows.plan_costs import CostEstimate
+from flows.plan.costs import CostEstimate
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.rehearsal import true_shapes
 from flows.rehearsal.true_shapes import TrueShapes, TrueStep

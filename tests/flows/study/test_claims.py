@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.plan import planned
+from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, shipped_recipes

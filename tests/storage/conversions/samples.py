@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.flows.fetch.publisher import tar, zipped
 from tests.flows.miniature import json_lines
-from tests.flows.publisher import tar, zipped
 
 TOWNS = [f"Town_{letter}" for letter in "ABCDEFGHIJKLMNOPQR"]
 """Names of 18 articles: 8 are not used, 2 are in `dev`, 8 in `train`."""

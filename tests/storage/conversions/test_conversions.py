@@ -15,7 +15,7 @@ import pytest
 from storage.conversions import cisi, convert, medquad
 from storage.conversions.archive_digest import files_digest
 from storage.errors import UserError
-from tests.flows.publisher import tar
+from tests.flows.fetch.publisher import tar
 from tests.storage.conversions import samples
 
 

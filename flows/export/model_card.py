@@ -1,0 +1,108 @@
+"""The model card of an exported checkpoint: what it is, how to load it, its recipe, metrics, settings and lineage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pyarrow.parquet as pq
+
+from flows.store.show import lineage_tree
+from flows.terminal import Terminal
+from storage.artifact import Manifest
+from storage.store.manifest_checks import LOGS, MANIFEST
+from storage.store.store import Store
+from tasks.pretraining.initialise import additional_files
+from tasks.retrieval.sentence_transformer_export import Exported
+
+GENERATORS = ("train_generator", "finetune_generator")
+SCORES = {
+    "SentenceTransformer": "The similarity is the inner product, or the cosine where vectors are normalised.",
+    "SparseEncoder": "The similarity is the inner product of the weights of the vocabulary.",
+    "MultiVectorEncoder": "The similarity is MaxSim.",
+}
+IN_PYLATE = "`pylate.models.ColBERT(FOLDER)` has the same scores."
+
+
+def model_card(manifest: Manifest, store: Store, exported: Exported | None) -> str:
+    """Return Markdown for an exported folder; `exported` is None for a checkpoint that is no retriever."""
+    console = Terminal(width=120, color_system=None)
+    with console.capture() as tree:
+        console.print(lineage_tree(manifest, store))
+    versions = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
+    library = "sentence-transformers" if exported and exported.name else "transformers"
+    return f"""---
+library_name: {library}
+tags: [retrieval, pretrieve]
+---
+# {manifest.stage} {manifest.key}
+
+Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
+{_opens(manifest, exported)}
+{" ".join(additional_files(manifest.files))}
+{_results(manifest, store)}
+## Settings
+
+```json
+{json.dumps(dict(manifest.settings), indent=1, ensure_ascii=False)}
+```
+
+## Lineage
+
+```
+{tree.get()}```
+
+`{MANIFEST}` and `{LOGS}/` of the artifact (hash {manifest.hash}) stay in the store it came from.
+"""
+
+
+def _opens(manifest: Manifest, exported: Exported | None) -> str:
+    if manifest.stage in GENERATORS:
+        return "Load it with `AutoModelForSeq2SeqLM.from_pretrained(FOLDER)`; recipes name it in `queries.model`."
+    text = "Load it with `AutoModel.from_pretrained(FOLDER)`"
+    if exported and exported.name:
+        scores = " ".join([SCORES[exported.name], *([IN_PYLATE] if exported.in_pylate else [])])
+        return f"""{text}, or as a retriever with sentence-transformers 6 or later,
+which then ranks as `pretrieve search` does:
+
+```python
+from sentence_transformers import {exported.name}
+
+model = {exported.name}(FOLDER)
+scores = model.similarity(model.encode_query(queries), model.encode_document(documents))
+```
+
+{scores} A document is read as its title, a blank and its text."""
+    if exported is None:
+        return f"{text}."
+    return f"""{text}. `pretrieve search` and `pretrieve evaluate` compute its scores,
+sentence-transformers does not: {exported.reason}."""
+
+
+def _results(manifest: Manifest, store: Store) -> str:
+    """Return the recipes and the metrics of the checkpoint in the store; empty where it was never evaluated."""
+    manifests = [other for _, other in store.manifests() if other]
+    reference = f"{manifest.stage}/{manifest.key}"
+    runs = {f"{run.stage}/{run.key}" for run in manifests if run.inputs.get("checkpoint") == reference}
+    rows = [row for other in manifests if other.schema == "Metrics" for row in _rows(other, runs, manifests, store)]
+    table = "\n".join(dict.fromkeys(rows))
+    return f"""
+## Results
+
+| recipe | collection | split | run | metric | value |
+|---|---|---|---|---|---|
+{table}
+""" if rows else ""  # fmt: skip
+
+
+def _rows(metrics: Manifest, runs: set[str], manifests: Sequence[Manifest], store: Store) -> Iterator[str]:
+    """Yield the rows of an evaluation's table that are about some of the runs."""
+    names = dict(zip(metrics.inputs["runs"] or [], metrics.settings["names"], strict=True))
+    wanted = {name for run, name in names.items() if run in runs}
+    reference = f"{metrics.stage}/{metrics.key}"
+    reports = [report for report in manifests if report.schema == "Report" and reference in report.references()]
+    recipes = ", ".join(sorted({report.settings["recipe"] for report in reports})) or "–"
+    for row in pq.read_table(store.folder(metrics.stage, metrics.key) / "rows.parquet").to_pylist() if wanted else []:
+        if row["run"] in wanted:
+            named = " | ".join(row[name] for name in ("dataset", "split", "run", "metric"))
+            yield f"| {recipes} | {named} | {row['value']:.4f} |"

