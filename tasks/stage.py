@@ -140,7 +140,8 @@ def _fill(work: Path, job: Job, current: Session) -> None:
 def _manifest(job: Job, work: Path, files: dict[str, File], logs: dict[str, File], attempt: Attempt) -> Manifest:
     stage, cost = job.stage, attempt.total()
     built = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        # Two builds of one key have different manifests, by which a rebuild tells them apart.
+        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "seconds": round(cost.seconds, 3),
         "cpu_seconds": round(cost.cpu_seconds, 3),
         "energy_joules": {part: round(joules, 1) for part, joules in cost.energy_joules.items()},

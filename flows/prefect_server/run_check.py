@@ -75,9 +75,17 @@ def problem_of_request(body: bytes) -> str | None:
         parameters = json.loads(body)["parameters"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    if isinstance(parameters, dict) and "models" in parameters and parameters.keys() <= EVALUATION:
+    if not isinstance(parameters, dict) or not parameters.keys() & (PARAMETERS | EVALUATION):
+        return None
+    if unknown := sorted(parameters.keys() - PARAMETERS - EVALUATION):
+        return (
+            f"parameters: {unknown[0]} is unknown; expected {', '.join(sorted(PARAMETERS))}, or for an evaluation "
+            f"{', '.join(sorted(EVALUATION))}; a recipe's setting is one of the changes, as in "
+            '{"changes": ["seed=3"]}'
+        )
+    if "models" in parameters and parameters.keys() <= EVALUATION:
         return problem_of_evaluation(parameters)
-    if not isinstance(parameters, dict) or not parameters.keys() <= PARAMETERS:
+    if not parameters.keys() <= PARAMETERS:
         return None
     if "seeds" in parameters or "recipes" in parameters:
         return problem_of_matrix(parameters)

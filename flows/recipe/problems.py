@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from itertools import groupby
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
-from flows.recipe.schema_keys import known_keys, stated_example
+from flows.recipe.schema_keys import known_keys, stated_example, without_tags
 from flows.recipe.shipped import SHIPPED
 from storage.errors import quoted, suggestion
 from storage.formats.yaml_files import read_yaml
@@ -20,7 +19,7 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of pydantic mode
 EXAMPLES = SHIPPED / "quickstart.yaml"
 LONGEST_EXAMPLE = 120  # characters
 SECTION = re.compile(r"a (valid )?dictionary or .*")  # what pydantic writes of a value that replaces a section
-MEMBER = re.compile(r".*\[.*\]|str|int|float|bool")  # how pydantic names the member of a union in a location
+MEMBER = re.compile(r".*\[.*\]|str|int|float|bool")  # the member of a union in a location, by its type or tag
 SHOULD_BE = "Input should be "
 INNER_KEY = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")  # how a message about a key of the section itself begins
 
@@ -29,13 +28,13 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
     """Return the first problem of a recipe; an unknown key comes first, since a typo explains a missing key."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] not in UNKNOWN)
     first = problems[0]
-    location = _location(first)
+    location = _location(first, shape)
     if first["type"] in UNKNOWN:
         message = f"unknown key{hint(str(location[-1]), known_keys(location[:-1], shape))}"
     elif first["type"] == "missing":
         message = f"this key is missing{_example(location, shape)}"
     else:
-        alternatives = [problem for problem in problems if _location(problem) == location]
+        alternatives = [problem for problem in problems if _location(problem, shape) == location]
         message = _expected([problem["msg"] for problem in alternatives])
         problems = [first, *(problem for problem in problems if problem not in alternatives)]
         value = first["input"]
@@ -50,10 +49,10 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
     return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
 
-def _location(problem: Any) -> list[int | str]:
+def _location(problem: Any, shape: type[Settings]) -> list[int | str]:
     """Return the key of a problem, without the members of unions that pydantic puts into its location."""
-    parts = [part for part, _ in groupby(problem["loc"])]  # a union's tag may repeat its key
-    return [part for part in parts if isinstance(part, int) or not MEMBER.fullmatch(part)]
+    parts = [part for part in problem["loc"] if isinstance(part, int) or not MEMBER.fullmatch(part)]
+    return without_tags(parts, shape)
 
 
 def _expected(messages: Sequence[str]) -> str:
@@ -65,7 +64,7 @@ def _expected(messages: Sequence[str]) -> str:
 
 def hint(name: str, known: Collection[str]) -> str:
     """Return the end of a message about an unknown name: the known name that resembles it, or all known names."""
-    return f"; {suggestion(name, sorted(known), cutoff=0.5)}" if known else ""
+    return f"; {suggestion(name, sorted(set(known)), cutoff=0.5)}" if known else ""
 
 
 def _name(location: Sequence[int | str]) -> str:

@@ -50,13 +50,16 @@ class ExpertQueries(Settings):
         return self
 
 
+FEW_SHOT, EXPERT = "[few-shot]", "[expert]"  # with brackets, since tags are no keys of an error's location
+
+
 def _kind_of_queries(value: Any) -> str:
     few_shot = isinstance(value, FewShotQueries) or (isinstance(value, dict) and "samples" in value)
-    return "few" if few_shot else "suited"
+    return FEW_SHOT if few_shot else EXPERT
 
 
 TrainQueries = Annotated[
-    Annotated[FewShotQueries, Tag("few")] | Annotated[ExpertQueries, Tag("suited")], Discriminator(_kind_of_queries)
+    Annotated[FewShotQueries, Tag(FEW_SHOT)] | Annotated[ExpertQueries, Tag(EXPERT)], Discriminator(_kind_of_queries)
 ]
 
 

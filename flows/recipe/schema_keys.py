@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -32,6 +32,21 @@ def stated_example(location: Sequence[int | str], shape: type[Settings]) -> Any:
         if field is not None and field.examples:
             return field.examples[0]
     return None
+
+
+def without_tags(location: Sequence[int | str], shape: type[Settings]) -> list[int | str]:
+    """Return a location without the tags of unions, such as `top` in `rounds.0.mine.top.depth`.
+
+    A tag is a value of a key of the section, such as `miner: top`, and no key itself.
+    """
+    kept: list[int | str] = []
+    for part in location:
+        fields = [_fields(section) for section in _sections_at(kept, shape)]
+        annotations = [annotation for known in fields for annotation in known.values()]
+        is_value = any(get_origin(annotation) is Literal and part in get_args(annotation) for annotation in annotations)
+        if not is_value or any(part in known for known in fields):
+            kept.append(part)
+    return kept
 
 
 def _sections_at(location: Sequence[int | str], shape: type[Settings]) -> list[type[Any]]:

@@ -46,14 +46,15 @@ class Percentile(Settings):
     """Scores at or above this percentile are kept: 70 keeps some 30 %."""
 
 
+THRESHOLD, PERCENTILE = "[threshold]", "[percentile]"  # with brackets, since tags are no keys of an error's location
+
+
 def _kind(value: Any) -> str:
     of_all = isinstance(value, Percentile) or (isinstance(value, dict) and "percentile" in value)
-    return "percentile" if of_all else "threshold"
+    return PERCENTILE if of_all else THRESHOLD
 
 
-Least = Annotated[
-    Annotated[Threshold, Tag("threshold")] | Annotated[Percentile, Tag("percentile")], Discriminator(_kind)
-]
+Least = Annotated[Annotated[Threshold, Tag(THRESHOLD)] | Annotated[Percentile, Tag(PERCENTILE)], Discriminator(_kind)]
 
 
 class Cut(Settings):

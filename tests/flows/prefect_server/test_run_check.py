@@ -52,6 +52,7 @@ def body(**parameters: Any) -> bytes:
     [
         ({"recipe": "quickstart", "changes": ["pretrain.stepz=12"]}, "stepz"),
         ({"recipe": "quickstart", "changes": ["pretrain.steps=many"]}, "pretrain.steps"),
+        ({"recipe": "quickstart", "seed": 3}, "parameters: seed is unknown; expected changes, fast,"),
         ({"recipe": "quickstrat"}, "did you mean quickstart?"),
         ({"changes": ["backbone.layers=[99]"]}, "99"),
         ({"recipe": "quickstart", "until": "pretrian"}, "did you mean pretrain?"),

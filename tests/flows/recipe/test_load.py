@@ -165,7 +165,10 @@ def test_values_the_paper_states_have_no_default(tmp_path: Path) -> None:
         ("small/dup_mae", "teacher.train=null", "give the weights of a trained cross-encoder"),
         ("small/dup_mae", "teacher.mine_with=nobody", "expected bm25 or a round, found 'nobody'"),
         ("small/cot_mae", "pretrain=null", "without pretrain nothing reads them; expected null"),
-        ("small/cpdae", "rounds.0.queries={queries: 20, samples: [0, 1], more: 1}", "more: unknown key"),
+        ("small/cpdae", "rounds.0.queries={queries: 20, samples: [0, 1], more: 1}", r"\.queries\.more: unknown"),
+        ("small/cpdae", "rounds.1.mine.depthh=3", r"rounds\.1\.mine\.depthh: unknown key; did you mean depth\?"),
+        ("small/cpdae", "approximate=[{index: {engine: faiss, probe: 3}}]", r"\.index\.probe: unknown key"),
+        ("small/cot_mae", "queries.filter.cut.relevance.treshold=3", r"cut\.relevance\.treshold: unknown"),
     ],
 )  # fmt: skip
 def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, change: str, message: str) -> None:

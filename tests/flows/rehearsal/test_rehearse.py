@@ -10,6 +10,7 @@ from flows.rehearsal import rehearse as rehearsal
 from flows.rehearsal import synthetic
 from flows.rehearsal.rehearse import rehearse
 from flows.rehearsal.time_limit import OverTime, time_limit
+from tests.flows.test_json_output import has_documented_fields
 from tests.tiny import save_tokenizer
 
 SHORT = ("passages_per_query=2", "passage_max_tokens=32", "retriever.lexical.top_passages=16")
@@ -37,6 +38,7 @@ def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.
     rehearse("dup_mae", 40, 100.0, CHANGES, as_json=True)
 
     result = json.loads(capsys.readouterr().out)
+    has_documented_fields("rehearse", result)
     stages = [stage["measured"]["stage"] for stage in result["stages"]]
     assert {"pretrain", "train", "train_teacher", "score", "rerank", "report"} <= set(stages)
     assert "synthetic" in [stage["measured"]["round"] for stage in result["stages"]]

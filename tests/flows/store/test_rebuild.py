@@ -14,6 +14,9 @@ from storage.errors import UserError
 from storage.store.rebuilds import FOLDER, read_requests, request
 from storage.store.run_notes import noted
 from storage.store.store import Store
+from tasks.runtime.attempts import Attempt, Cost
+from tasks.session import Session, session
+from tasks.stage import run_job
 from tests import warm
 from tests.rebuilding import planned
 
@@ -77,6 +80,19 @@ def test_a_stage_and_what_depends_on_it_are_rebuilt_under_their_keys(built: Path
     assert not list((built / "store" / ".work").iterdir())
     assert not run(built).count("…")
     assert calls(built)[3:] == ["middle", "end"]
+
+
+def test_builds_of_equal_cost_within_the_same_second_are_told_apart(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(built / "store")
+    (reference, job), *_ = plan_of(built).jobs.items()
+    monkeypatch.setattr(Attempt, "total", lambda self: Cost(0.1, 0.1))
+    for _ in range(4):
+        request(store.root, "chain --rebuild start", [reference])
+        with session(Session(store)) as current:
+            run_job(job, current)
+        assert not [reference for rebuild in read_requests(store.root) for reference in rebuild.pending()]
 
 
 def test_after_a_kill_the_earlier_artifact_is_there_and_the_same_command_resumes(built: Path) -> None:
