@@ -1,4 +1,4 @@
-"""Count the FLOPs of the papers' full recipes by kind of stage: `python -m benchmarks.recipe_costs`.
+"""Count FLOPs by kind of stage of each recipe that reproduces a row of a paper: `python -m benchmarks.recipe_costs`.
 
 The counts are those of `pretrieve plan` (`tasks/flops.py`): every text fills its `max_tokens`. Two counts are added: a
 T5-base that generates queries for the spans of pre-training, by the formula of `split_at_size.py`, and the exact search
@@ -16,26 +16,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results, split_at_size
+from flows.documentation.paper_coverage import reproducing_recipes
 from flows.plan.costs import CostEstimate, passes_texts
 from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
-from storage.datasets import msmarco
+from storage.datasets import msmarco, num_rows
 from storage.files import write_atomically
 from storage.store import sources
 from storage.store.store import Store
 from tasks.session import Done
 
-RECIPES = (
+SYSTEMS = (
     "cot_mae", "cot_mae_query_as_context", "co_condenser_query_as_context", "cot_mote", "retro_mae", "dup_mae", "cpdae",
     "came",
 )  # fmt: skip
+"""The papers' main systems, which `docs/scale.md` shows."""
 PASSAGES, QUERIES = msmarco.NUM_ROWS["corpus", None], msmarco.NUM_ROWS["queries", "train"]
 WIKIPEDIA_WORDS, BOOK_WORDS = 2_500_000_000, 800_000_000  # Devlin et al. 2019, section 3.1
 PIECES_PER_WORD = 1.3  # of BERT's vocabulary: what is assumed of these two
 PASSAGE_PIECES = 77  # of a passage of MS MARCO, assumed
 PIECES = {
     "wikipedia": WIKIPEDIA_WORDS * PIECES_PER_WORD,
+    "wikipedia_bookcorpus": (WIKIPEDIA_WORDS + BOOK_WORDS) * PIECES_PER_WORD,
     "wikipedia_bookcorpus_msmarco": (WIKIPEDIA_WORDS + BOOK_WORDS) * PIECES_PER_WORD + PASSAGES * PASSAGE_PIECES,
 }
 """Word pieces of what is pre-trained on by epochs, by reader; texts are then counted as if each were full."""
@@ -50,7 +53,7 @@ def main() -> None:
     """Count every recipe, one after another; each is written as soon as it is counted."""
     path = results.path_of("recipe_costs", "cpu")
     counts: dict[str, Any] = {}
-    for name in RECIPES:
+    for name in dict.fromkeys([*SYSTEMS, *reproducing_recipes()]):
         counts[name] = counted(name)
         print(name, json.dumps(counts[name]), flush=True)
         write_atomically(path, json.dumps(counts, indent=1) + "\n")
@@ -59,7 +62,7 @@ def main() -> None:
 def counted(name: str) -> dict[str, Any]:
     """Return a recipe's title and its FLOPs by kind of stage."""
     recipe, path = load_recipe(name, ["dataset.path=nowhere"])
-    if recipe.pretrain and recipe.pretrain.epochs:
+    if recipe.pretrain and recipe.pretrain.epochs and recipe.corpora.pretrain_from:
         recipe = in_steps(recipe)
     with tempfile.TemporaryDirectory() as folder, sources.assuming_present():
         store = Store(Path(folder))
@@ -73,7 +76,11 @@ def counted(name: str) -> dict[str, Any]:
             float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
         )
     rounds = sum(step.stage == "encode" for step in steps)
-    flops["search"] = rounds * 2 * QUERIES * PASSAGES * WIDTH
+    reader, split = recipe.dataset.reader, recipe.dataset.train_split
+    passages, queries = num_rows(reader, recipe.corpora.retrieve), num_rows(reader, "queries", split)
+    assert passages
+    assert queries
+    flops["search"] = rounds * 2 * queries * passages * WIDTH
     return {"title": recipe.title, "flops": {kind: float(f"{number:.4g}") for kind, number in flops.items()}}
 
 

@@ -16,7 +16,7 @@ from benchmarks import limits, mining_costs, padded_attention, panels, rehearsal
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
-from benchmarks.recipe_costs import WIDTH
+from benchmarks.recipe_costs import SYSTEMS, WIDTH
 from storage.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -145,7 +145,8 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
     yield from ["", f"GPU hours on an {CHIP}:", "", f"| recipe | {' | '.join(KINDS)} | sum | "
                 + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
                 f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
-    for recipe, cost in costs.items():
+    for recipe in SYSTEMS:
+        cost = costs[recipe]
         shares = [WRITING if kind == "generate queries" else share for kind in KINDS]
         hours = [
             cost["flops"].get(kind, 0.0) / (part * PEAKS[CHIP] * 3600) for kind, part in zip(KINDS, shares, strict=True)

@@ -8,7 +8,7 @@ and what is here for each figure. In these files `*` stands for any text, and th
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -74,11 +74,17 @@ def coverage_page() -> str:
     return "\n".join(parts)
 
 
-def tables_of(paper: str) -> str:
-    """Return a paper's tables and figures, row by row, with the runs that reproduce them."""
+def tables_of(paper: str, below: Callable[[Sequence[PrintedNumber]], str] = lambda numbers: "") -> str:
+    """Return a paper's tables and figures, row by row, with the runs that reproduce them.
+
+    `below` returns what follows a table with these numbers.
+    """
     numbers = [number for number in printed_numbers() if number.row.paper == paper]
     tables = dict.fromkeys(number.row.table for number in numbers)
-    parts = [_table(table, [number for number in numbers if number.row.table == table]) for table in tables]
+    parts = []
+    for table in tables:
+        of_table = [number for number in numbers if number.row.table == table]
+        parts += filter(None, [_table(table, of_table), below(of_table)])
     figures = [line for line in _lines("figures") if line["paper"] == paper]
     parts.append("| figure | shows | here |\n|---|---|---|")
     parts.append("\n".join(f"| {line['figure']} | {line['content']} | {line['here']} |" for line in figures) + "\n")
@@ -104,6 +110,11 @@ def reason(number: PrintedNumber) -> str | None:
 def runs_that_reproduce(number: PrintedNumber) -> list[ReproducingRun]:
     """Return the runs of shipped recipes that name the number's row and measure the number."""
     return [run for run in _runs_by_row().get(number.row, []) if run.reproduces(number)]
+
+
+def reproducing_recipes() -> list[str]:
+    """Return the shipped recipes that name a row of a paper."""
+    return list(dict.fromkeys(run.recipe for runs in _runs_by_row().values() for run in runs))
 
 
 @cache

@@ -1,5 +1,7 @@
 """The papers' tables on the pages of the papers, in place of lines such as `<!-- tables of CAME -->`.
 
+Below each table are the commands that reproduce its rows, with their costs.
+
 `<!-- claims of CAME -->` stands for the paper's claims in the study: the printed difference next to the measured one.
 """
 
@@ -9,14 +11,16 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from flows.documentation.markdown import table
-from flows.documentation.paper_coverage import tables_of
+from flows.documentation.paper_coverage import runs_that_reproduce, tables_of
+from flows.recipe.load import load_recipe
 from flows.recipe.shipped import PROJECT
 from flows.study.claims import load_study
 from flows.study.judge import judge_claims
 from flows.study.write_docs import RESULTS
-from storage.results.paper_results import PAPERS
+from storage.results.paper_results import PAPERS, PrintedNumber
 from tasks.report.page.study_markdown import Claimed, claim_lines
 
 TABLES = re.compile(r"^<!-- tables of (.+) -->$", re.MULTILINE)
@@ -30,7 +34,7 @@ def insert_tables(markdown: str) -> str:
 
     Raises `KeyError` where a comment names a paper or recipe that does not exist.
     """
-    text = TABLES.sub(lambda line: tables_of(_known(line[1])), markdown)
+    text = TABLES.sub(lambda line: tables_of(_known(line[1]), commands), markdown)
     text = CLAIMS.sub(lambda line: claims_table(_known(line[1]), study_claims()), text)
     return COSTS.sub(lambda line: _costs(line[1].split(", ")), text)
 
@@ -57,9 +61,39 @@ def claims_table(paper: str, claims: Sequence[Claimed]) -> str:
     return table(("claim", "in the paper", "printed difference", "ours", "verdict"), rows)
 
 
+def commands(numbers: Sequence[PrintedNumber]) -> str:
+    """Return the commands that reproduce numbers of a table, with their rows, collections and counted FLOPs."""
+    rows_of: dict[str, list[str]] = {}
+    for number in numbers:
+        for run in runs_that_reproduce(number):
+            labels = rows_of.setdefault(run.recipe, [])
+            if number.row.label not in labels:
+                labels.append(number.row.label)
+    rows = [
+        (f"`pretrieve reproduce {recipe}`", "; ".join(labels), _collections(recipe),
+         f"{sum(_counted()[recipe]['flops'].values()):.2g}")
+        for recipe, labels in rows_of.items()
+    ]  # fmt: skip
+    return table(("command", "rows", "collections", "cost, FLOPs"), rows) if rows else ""
+
+
+def _collections(name: str) -> str:
+    """Return the collections that a recipe reads, by their dataset loaders."""
+    recipe, _ = load_recipe(name)
+    pretrained = recipe.corpora.pretrain_from
+    suite = f"suite {recipe.transfer.suite}" if recipe.transfer else None
+    return ", ".join(dict.fromkeys(filter(None, [pretrained and pretrained.reader, recipe.dataset.reader, suite])))
+
+
+@cache
+def _counted() -> dict[str, Any]:
+    counted: dict[str, Any] = json.loads(COST_FILE.read_text(encoding="utf-8"))
+    return counted
+
+
 def _costs(recipes: list[str]) -> str:
     """Return the counted FLOPs of recipes by part, with every text at its full length."""
-    counted = json.loads(COST_FILE.read_text(encoding="utf-8"))
+    counted = _counted()
     parts = list(dict.fromkeys(part for recipe in recipes for part in counted[recipe]["flops"]))
     rows = [(f"`{recipe}`", *(f"{counted[recipe]['flops'].get(part, 0):.2g}" for part in parts)) for recipe in recipes]
     return table(("recipe", *(f"{part}, FLOPs" for part in parts)), rows)

@@ -8,6 +8,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from flows.documentation import notebooks
+from flows.documentation.paper_coverage import runs_that_reproduce
 from flows.documentation.paper_tables import claims_table, insert_tables, study_claims
 from flows.recipe.shipped import PROJECT
 from storage.results.paper_results import PAPERS, printed_numbers
@@ -43,6 +44,10 @@ def test_strict_builds_fail_on_what_is_broken() -> None:
     assert config.validation.links.not_found == config.validation.links.anchors == 30  # logging.WARNING
 
 
+def _is_command(line: str, recipe: str) -> bool:
+    return line.startswith(f"| `pretrieve reproduce {recipe}` | ")
+
+
 @pytest.mark.parametrize("paper", PAPERS.values())
 def test_a_paper_has_a_page_with_each_table(paper: str) -> None:
     (page,) = [
@@ -54,6 +59,11 @@ def test_a_paper_has_a_page_with_each_table(paper: str) -> None:
     tables = {number.row.table for number in printed_numbers() if number.row.paper == paper}
     assert {table for table in tables if f"### {table}\n" not in text} == set()
     assert "FLOPs |" in text
+    parts = {part.partition("\n")[0]: part for part in text.split("### ")}
+    for number in printed_numbers():
+        for run in runs_that_reproduce(number) if number.row.paper == paper else []:
+            (line,) = [line for line in parts[number.row.table].splitlines() if _is_command(line, run.recipe)]
+            assert number.row.label in line.split(" | ")[1].split("; ")
     claims = [claim for claim in study_claims() if claim.paper == paper]
     assert claims_table(paper, claims) in text
     lines = claims_table(paper, claims).splitlines()[2:]
