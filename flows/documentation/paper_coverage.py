@@ -81,7 +81,7 @@ def tables_of(paper: str, below: Callable[[Sequence[PrintedNumber]], str] = lamb
     """
     numbers = [number for number in printed_numbers() if number.row.paper == paper]
     tables = dict.fromkeys(number.row.table for number in numbers)
-    parts = []
+    parts: list[str] = []
     for table in tables:
         of_table = [number for number in numbers if number.row.table == table]
         parts += filter(None, [_table(table, of_table), below(of_table)])

@@ -82,7 +82,9 @@ def _collections(name: str) -> str:
     recipe, _ = load_recipe(name)
     pretrained = recipe.corpora.pretrain_from
     suite = f"suite {recipe.transfer.suite}" if recipe.transfer else None
-    return ", ".join(dict.fromkeys(filter(None, [pretrained and pretrained.reader, recipe.dataset.reader, suite])))
+    return ", ".join(
+        dict.fromkeys(filter(None, [pretrained.reader if pretrained else None, recipe.dataset.reader, suite]))
+    )
 
 
 @cache
