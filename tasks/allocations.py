@@ -62,7 +62,7 @@ class _Observer(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled in these blocks, so the compiler need not be told to skip them
+        return False  # nothing is compiled in these blocks, so no mark for the compiler is needed
 
 
 class Uncomputed(_Observer):
