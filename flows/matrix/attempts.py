@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -18,7 +19,7 @@ from flows.matrix.planned_run import Definition, PlannedRun
 from storage.errors import UserError, one_line
 from storage.files import write_atomically
 from storage.store import run_notes
-from storage.store.run_notes import NotedRun, RunNote, noted, read_notes
+from storage.store.run_notes import NotedRun, RunNote, read_notes
 from storage.store.store import Store
 
 
@@ -66,26 +67,36 @@ class Attempts(Generic[Definition]):
         independent = (run for run in free if elsewhere.isdisjoint(run.missing(self.store)))
         return next(independent, next(iter(free), None))
 
+    def choosing(self) -> AbstractContextManager[None]:
+        """Hold the right to choose a run from `next` until `begin`, so that no two processes choose the same one."""
+        return self.store.lock("runs", "next", lambda: None)
+
+    def begin(self, run: PlannedRun[Definition], command: str, words: str) -> NotedRun:
+        """Note that this process runs a run, for the other processes; `attempt` closes the note."""
+        self._failure_file(run).unlink(missing_ok=True)
+        note = NotedRun(self.store, command, words)
+        note.uses(list(run.jobs))
+        return note
+
     def attempt(
-        self, run: PlannedRun[Definition], command: str, words: str, build: Callable[[NotedRun], None],
+        self, run: PlannedRun[Definition], note: NotedRun, build: Callable[[NotedRun], None],
         print_line: Callable[[str], None],
     ) -> bool:  # fmt: skip
-        """Build a run; return whether it was built. The reason of a failure is kept and printed.
+        """Build a run that was begun; return whether it was built. The reason of a failure is kept and printed.
 
         What ends everything, such as a signal or the loss of Prefect's server, is raised.
         """
         import httpx
 
-        self._failure_file(run).unlink(missing_ok=True)
         try:
-            with noted(self.store, command, words, list(run.jobs)) as note:
+            with closing(note):
                 build(note)
                 note.finish()
         except BaseException as error:
             if isinstance(error, httpx.TransportError) or not isinstance(error, Exception):
                 raise
             self._note_failure(run, error)
-            print_line(f"{words} failed: {self.failure(run)}; the next run starts")
+            print_line(f"{note.title} failed: {self.failure(run)}; the next run starts")
             return False
         return True
 

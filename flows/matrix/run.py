@@ -7,6 +7,7 @@ matrix: each takes runs that no other has begun, and waits for the others at the
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -77,33 +78,39 @@ def run_missing(plan: PlannedGrid, builder: Builder, print_line: Callable[[str],
     """Build each run that the store lacks, and write the page after each; return the number of runs that failed."""
     failed, waiting = 0, list(plan.runs)
     while waiting:
-        run = plan.attempts.next(waiting) or waiting[0]  # another process runs it, and its stages are waited for
-        waiting.remove(run)
-        words = f"{len(plan.runs) - len(waiting)} of {len(plan.runs)}: {run.definition.words}"
-        if plan.attempts.state(run) is State.COMPLETE:
+        run, note = _begin_next(plan, waiting)
+        if note is None:
             _publish(plan, run)
-        else:
-            print_line(f"{words}: {len(run.missing(plan.store))} of {len(run.jobs)} stages to build")
-            failed += not _attempt(plan, run, builder, print_line)
+            continue
+        print_line(
+            f"{len(plan.runs) - len(waiting)} of {len(plan.runs)}: {run.definition.words}: "
+            f"{len(run.missing(plan.store))} of {len(run.jobs)} stages to build"
+        )
+        try:
+            failed += not plan.attempts.attempt(run, note, partial(_build, plan, run, builder), print_line)
+        except BaseException:
+            write_page(plan)  # it would say that this run is running
+            raise
     write_page(plan)
     return failed
 
 
-def _attempt(
-    plan: PlannedGrid, run: PlannedRun[Cell], builder: Builder, print_line: Callable[[str], None]
-) -> bool:  # fmt: skip
-    """Build a run, which the page shows while it runs; return whether it was built."""
+def _begin_next(
+    plan: PlannedGrid, waiting: list[PlannedRun[Cell]]
+) -> tuple[PlannedRun[Cell], NotedRun | None]:  # fmt: skip
+    """Take the next run from those that wait; return it, with its note if it is not complete."""
+    with plan.attempts.choosing():
+        run = plan.attempts.next(waiting) or waiting[0]  # another process runs it, and its stages are waited for
+        waiting.remove(run)
+        if plan.attempts.state(run) is State.COMPLETE:
+            return run, None
+        return run, plan.attempts.begin(run, "matrix", f"{plan.grid.name}: {run.definition.words}")
 
-    def build_run(note: NotedRun) -> None:
-        write_page(plan)
-        builder(run, note)
 
-    words = f"{plan.grid.name}: {run.definition.words}"
-    try:
-        return plan.attempts.attempt(run, "matrix", words, build_run, print_line)
-    except BaseException:
-        write_page(plan)  # it would say that this run is running
-        raise
+def _build(plan: PlannedGrid, run: PlannedRun[Cell], builder: Builder, note: NotedRun) -> None:
+    """Build a run, which the page shows while it runs."""
+    write_page(plan)
+    builder(run, note)
 
 
 def _publish(plan: PlannedGrid, run: PlannedRun[Cell]) -> None:

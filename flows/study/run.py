@@ -51,23 +51,26 @@ def run(
     plans = [PlannedRun.of(trial, store, changes) for trial in needed(study, only)]
     waiting = [plan for plan in plans if not is_kept(plan, results)]
     console.print(f"{len(plans)} runs, {len(plans) - len(waiting)} kept, {len(waiting)} missing")
-    while chosen := attempts.next(waiting):
-        waiting.remove(chosen)
-        plan = PlannedRun.of(chosen.definition, store, changes)  # stages may have been built since
-        words = in_words(plan)
-        if is_kept(plan, results):  # another process has run it
-            continue
+    while True:
+        with attempts.choosing():
+            if not (chosen := attempts.next(waiting)):
+                console.print(_ending(waiting, failed))
+                break
+            waiting.remove(chosen)
+            plan = PlannedRun.of(chosen.definition, store, changes)  # stages may have been built since
+            if is_kept(plan, results):  # another process has run it
+                continue
+            if not _fits(plan, results, end - time.monotonic(), console):
+                break
+            note = attempts.begin(plan, "study run", in_words(plan))
         if stored := kept_run(plan, results):
             console.print(
-                f"{words}: the stored results are of report {stored.facts.report}, built by other code or "
+                f"{in_words(plan)}: the stored results are of report {stored.facts.report}, built by other code or "
                 f"data; running it again as {plan.report}"
             )
-        if not _fits(plan, results, end - time.monotonic(), console):
-            break
-        build_and_keep = partial(reproduce, plan, store, results, measured_rows(study, plan.definition.recipe), console)
-        failed += not attempts.attempt(plan, "study run", words, build_and_keep, console.print)
-    else:
-        console.print(_ending(waiting, failed))
+        rows = measured_rows(study, plan.definition.recipe)
+        build_and_keep = partial(reproduce, plan, store, results, rows, console)
+        failed += not attempts.attempt(plan, note, build_and_keep, console.print)
     if failed:
         raise typer.Exit(1)
 

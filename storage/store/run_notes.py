@@ -63,6 +63,7 @@ class NotedRun:
     """A run and its note. There is no note in a read-only store, from which nothing can be deleted."""
 
     def __init__(self, store: Store, command: str, title: str) -> None:
+        self.title = title
         self._store, self._file = store, None if store.is_read_only else _new_path(store)
         self._about = {
             "format": 1, "command": command, "title": title, "host": socket.gethostname(), "boot": _boot(),

@@ -212,7 +212,7 @@ def test_the_status_says_why_a_run_failed(workplace: Path, tmp_path: Path) -> No
         raise RuntimeError("out of memory")
 
     assert state(plan, tmp_path, attempts, []) == "missing"
-    attempts.attempt(plan, "study run", "masked_lm, seed 1", fail, print)
+    attempts.attempt(plan, attempts.begin(plan, "study run", "masked_lm, seed 1"), fail, print)
     assert state(plan, tmp_path, attempts, []) == "failed: RuntimeError: out of memory"
     with noted(store, "study run", "again", [f"report/{plan.report}"]):
         assert state(plan, tmp_path, attempts, read_notes(store.root)) == "running"
