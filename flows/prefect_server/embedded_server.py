@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import IO
 
+from flows.prefect_server.locked_database import Repeated
 from flows.prefect_server.request_guard import Guard, callers
 from storage.errors import UserError
 from tasks.runtime.prefect_task import EMBEDDED
@@ -136,7 +137,7 @@ def serve(listener: int) -> None:
     threading.Thread(target=follow, daemon=True).start()
 
     def app() -> Guard:
-        return Guard(create_app(ephemeral=True, final=True), callers(), None, "")
+        return Guard(Repeated(create_app(ephemeral=True, final=True)), callers(), None, "")
 
     config = uvicorn.Config(app, factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=listener)])

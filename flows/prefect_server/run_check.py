@@ -15,8 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.prefect_server.locked_database import body_messages, replayed
+
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 CREATION = re.compile(r"/api/deployments/[0-9a-f-]{36}/create_flow_run")
 PARAMETERS = {"recipe", "changes", "until", "rebuild", "replace", "stage", "fast", "recipes", "seeds", "vary", "name"}
@@ -37,7 +39,7 @@ class RunCheck:
         if not self._concerns(scope):
             await self._app(scope, receive, send)
             return
-        messages = await _messages(receive)
+        messages = await body_messages(receive, MAX_BYTES)
         body = b"".join(message.get("body", b"") for message in messages)
         if problem := await asyncio.to_thread(problem_of_request, body):
             content = json.dumps({"detail": problem}).encode()
@@ -45,12 +47,7 @@ class RunCheck:
             await send({"type": "http.response.start", "status": 422, "headers": headers})
             await send({"type": "http.response.body", "body": content})
             return
-        queue = iter(messages)
-
-        async def replay() -> Message:
-            return next(queue, None) or await receive()
-
-        await self._app(scope, replay, send)
+        await self._app(scope, replayed(messages, receive), send)
 
     def _concerns(self, scope: Scope) -> bool:
         """Return whether the request creates a run and has the password; Prefect refuses others."""
@@ -58,15 +55,6 @@ class RunCheck:
             return False
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and hmac.compare_digest(given[0], self._authorization)
-
-
-async def _messages(receive: Receive) -> list[Message]:
-    """Return the messages of a request's body, as far as its first mebibyte."""
-    messages, size = [await receive()], 0
-    while messages[-1].get("more_body") and size < MAX_BYTES:
-        messages.append(await receive())
-        size += len(messages[-1].get("body", b""))
-    return messages
 
 
 def problem_of_request(body: bytes) -> str | None:
