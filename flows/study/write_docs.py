@@ -19,12 +19,13 @@ from storage.results.study_runs import read_study_run
 from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part
-from tasks.report.page.study_markdown import Claimed, pictures, study_part
+from tasks.report.page.study_markdown import Claimed, pictures, runs_page, study_part
 from tasks.report.page.study_summary import Answer, study_brief, study_summary
 
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
 RESULTS, MATRICES = PROJECT / "results" / "study", PROJECT / "results" / "matrices"
+RUNS_PAGE = RESULTS / "README.md"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
@@ -34,15 +35,20 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
-    return images | {RESULTS_PAGE: _results(study, claims, drawn), README: _readme(study, claims, results)}
+    return images | {
+        RESULTS_PAGE: _results(study, claims, drawn),
+        RUNS_PAGE: runs_page(claims),
+        README: _readme(study, claims, results),
+    }
 
 
 def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
     summary = study_summary(study.question, answers(study, claims), claims, FIGURE if drawn else None)
     dropped = [(claim.statement, claim.reason) for claim in study.dropped]
-    parts = [f"{summary}\n", study_part(study.title, study.description, claims, dropped)]
+    parts = [summary, study_part(study.title, study.description, claims, dropped)]
+    parts += [*([curves_part(drawn)] if drawn else []), *_matrices()]
     reports = list((PROJECT / "results").glob("*.json"))
-    return results_page(reports, "\n".join([*parts, *([curves_part(drawn)] if drawn else []), *_matrices()]))
+    return results_page(reports, "\n\n".join(part.strip("\n") for part in parts))
 
 
 def _matrices() -> list[str]:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
-from jinja2 import Template
-
 from storage.results.study_runs import StudyRun
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Verdict
 from tasks.report.page.chart_geometry import Curve
@@ -60,17 +58,25 @@ class Claimed:
 
 def study_part(title: str, description: str, claims: Sequence[Claimed], dropped: Sequence[tuple[str, str]] = ()) -> str:
     """Return the study's part of the page of results; `dropped` are claims that it does not test, with the reasons."""
-    runs = {run.facts.trial: run for claim in claims for arm in claim.arms for run in arm.runs}
-    return _template().render(
+    runs = list(costs_of_runs(_runs(claims)))
+    return template("study.md.j2", duration=duration, short=short).render(
         title=title, description=description, lines=list(claim_lines(claims)),
-        forest=FOREST if _differences(claims) else None,
-        claims=[_claim(claim) for claim in claims], dropped=dropped, runs=list(costs_of_runs(list(runs.values()))),
-        versions=package_versions(list(runs.values())), counts=verdict_counts(claims),
+        forest=FOREST if _differences(claims) else None, claims=[_claim(claim) for claim in claims],
+        dropped=dropped, runs=runs, cpu=sum(run["cpu"] for run in runs), counts=verdict_counts(claims),
     )  # fmt: skip
 
 
-def _template() -> Template:
-    return template("study.md.j2", duration=duration, short=short)
+def runs_page(claims: Sequence[Claimed]) -> str:
+    """Return the page that lists the runs of a study: commands, costs, machines, reports and files."""
+    runs = _runs(claims)
+    return template("study_runs.md.j2", duration=duration).render(
+        runs=list(costs_of_runs(runs)), versions=package_versions(runs)
+    )
+
+
+def _runs(claims: Sequence[Claimed]) -> list[StudyRun]:
+    """Return the different runs of the claims' systems."""
+    return list({run.facts.trial: run for claim in claims for arm in claim.arms for run in arm.runs}.values())
 
 
 def pictures(claims: Sequence[Claimed]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison
 from tasks.evaluation.seeds_by_queries import mean_difference
-from tasks.report.page.study_markdown import FOREST, pictures, study_part
+from tasks.report.page.study_markdown import FOREST, pictures, runs_page, study_part
 from tasks.report.page.svg_charts import RIGHT, WIDTH, Difference, forest
 from tests.studies import BETTER, QUERIES, results, study, write
 
@@ -89,8 +89,9 @@ def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
     assert "| 120 × 9 in 3 folds |" in page
     assert "| seed 1 | seed 2 | seed 3 | mean |" in page
     command = "--set seed=3 --set dataset.train_split=fold_2_train --set dataset.eval_splits=[fold_2_dev]"
-    assert f"| `pretrieve reproduce made/good {command}` |" in page
-    assert "[good/fold-2/seed-3](../results/study/good/fold-2/seed-3)" in page
+    runs = runs_page([claim])
+    assert f"| `pretrieve reproduce made/good {command}` |" in runs
+    assert "[good/fold-2/seed-3](good/fold-2/seed-3)" in runs
 
 
 def test_folds_of_other_data_are_refused_and_missing_ones_are_counted(tmp_path: Path) -> None:
@@ -148,6 +149,14 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     assert line.endswith("| **supported** ([note](#helps)) | 40 × 2 |")
     assert "| Nobody knows. `absent` − `plain` | CAME, Table 2 | – | – | – | 2 of 4 runs | 40 × 2 |" in page
     assert "In <another> way." in page
+    assert "\n4 runs took 7 min 30 s of CPU time. [Their list](../results/study/README.md) has" in page
+    assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
+    assert page == study_part("A study", "Made up.", judge_claims(study(), tmp_path))
+
+
+def test_the_list_of_runs_has_their_commands_costs_and_reports(tmp_path: Path) -> None:
+    page = runs_page(judge_claims(study(), results(tmp_path)))
+
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
         in page
@@ -155,8 +164,6 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     assert "made/good --set seed=1` | 2026-01-02 | 2, 2 | 3 min 0 s |" in page  # what all share counts for the first
     assert "`report-plain-1`" in page
     assert "torch 2" in page
-    assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
-    assert page == study_part("A study", "Made up.", judge_claims(study(), tmp_path))
 
 
 def test_a_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:
