@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from flows.recipe.load import read_settings
 from flows.recipe.shipped import CLAIMS
-from flows.study.systems import MIN_SEEDS, Curves, Folds, Name, Share, System, check_distinct, crossed_trials
+from flows.study.systems import MIN_SEEDS, Curves, Folds, Name, Seeding, Share, System, check_distinct, trials_of
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.results.study_runs import Trial
@@ -55,7 +55,8 @@ class Claim(Settings):
     """The metric of the test; null where a cost is measured."""
     seeds: Annotated[list[Seed], Field(min_length=1)]
     folds: Folds | None = None
-    """The folds, with every seed in each of them; null for the recipes' own splits."""
+    """The folds; null for the recipes' own splits."""
+    seeding: Seeding = "every fold"
     arms: Annotated[dict[Name, System], Field(min_length=2, max_length=6)]
     contrasts: Annotated[list[Comparison], Field(min_length=1)]
     smallest: Share | None
@@ -74,13 +75,15 @@ class Claim(Settings):
 
     def trials(self, system: System) -> list[Trial]:
         """Return the runs of a system that the claim needs, fold by fold."""
-        return crossed_trials(system.recipe, self.seeds, self.folds, system.steps)
+        return trials_of(system.recipe, self.seeds, self.folds, system.steps, self.seeding)
 
     @model_validator(mode="after")
     def _seeds_suffice_in_folds(self) -> Claim:
         check_distinct(self.name, self.seeds, self.folds)
         if self.folds and len(self.seeds) < MIN_SEEDS:
             raise ValueError(f"{self.name}: seeds: expected {MIN_SEEDS} or more with folds, found {len(self.seeds)}")
+        if self.seeding == "in turn" and len(self.folds or []) % len(self.seeds):
+            raise ValueError(f"{self.name}: seeds in turn: expected as many folds for each of {len(self.seeds)} seeds")
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.recipe.shipped import PROJECT
+from storage.conversions.squad_folds import FOLD_FILES
 from storage.conversions.squad_wikipedia import LAST_FILE, NAME, write_collection
 from storage.datasets.vital_wikipedia import WHEEL
 from storage.store import sources
@@ -17,7 +18,7 @@ def write_data(folder: Path = FOLDER) -> bool:
 
     SQuAD's collection is searched as a recipe's `dataset.path: squad` is, and the leads likewise.
     """
-    if (folder / LAST_FILE).is_file():
+    if all((folder / name).is_file() for name in (LAST_FILE, *FOLD_FILES)):
         return False
     write_collection(folder, sources.locate("squad", "beir"), sources.locate(WHEEL, "vital_wikipedia"))
     return True

@@ -27,7 +27,7 @@ from tasks.report.page.study_markdown import Arm, Claimed
 Runs = Mapping[Trial, StudyRun]
 REPORTED = {
     "name", "statement", "paper", "source", "printed_metric", "metric", "collection", "queries", "seeds", "folds",
-    "smallest", "note",
+    "seeding", "smallest", "note",
 }  # fmt: skip
 
 
@@ -101,13 +101,15 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
             )
     if len({len(queries) for queries in of_fold.values()}) > 1:
         raise UserError(f"{claim.name}: folds: expected as many articles in every fold, so that they count alike")
-    tables = (_table(claim, [values for _, _, values in runs]) for runs in (mine, theirs))
-    return replace(compare_systems(comparison.arm, comparison.than, *tables), printed=claim.bounded_effect(comparison))
+    ours, other = (_table(claim, [values for _, _, values in runs]) for runs in (mine, theirs))
+    in_turn = [trial.seed for trial in claim.trials(claim.arms[comparison.arm])] if claim.seeding == "in turn" else None
+    tested = compare_systems(comparison.arm, comparison.than, ours, other, in_turn)
+    return replace(tested, printed=claim.bounded_effect(comparison))
 
 
 def _table(claim: Claim, values: Sequence[Values]) -> Sequence[Values]:
-    """Return the values of the runs, with folds as their first dimension and their seeds as the second."""
-    seeds = len(claim.seeds)
+    """Return the values of the runs, with folds as their first dimension and the seeds of a fold as the second."""
+    seeds = len(claim.seeds) if claim.seeding == "every fold" else 1
     return values if claim.folds is None else [np.stack(values[k : k + seeds]) for k in range(0, len(values), seeds)]
 
 

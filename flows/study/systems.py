@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,12 +40,18 @@ class System(Settings):
         return Path(self.recipe).stem + steps + (f"/{self.row}" if self.row else "")
 
 
-def crossed_trials(
-    recipe: str, seeds: Sequence[int], folds: Sequence[int] | None, steps: int | None = None
-) -> list[Trial]:
-    """Return the runs of a recipe: every seed in every fold, fold by fold."""
+Seeding = Literal["every fold", "in turn"]
+"""`every fold`: every seed is a run in every fold. `in turn`: every fold is one run, and the seeds take turns."""
+
+
+def trials_of(
+    recipe: str, seeds: Sequence[int], folds: Sequence[int] | None, steps: int | None = None,
+    seeding: Seeding = "every fold",
+) -> list[Trial]:  # fmt: skip
+    """Return the runs of a recipe, fold by fold."""
     splits: Sequence[int | None] = folds or [None]
-    return [Trial(recipe, seed, fold, steps) for fold, seed in product(splits, seeds)]
+    pairs = product(splits, seeds) if seeding == "every fold" else zip(splits, cycle(seeds), strict=False)
+    return [Trial(recipe, seed, fold, steps) for fold, seed in pairs]
 
 
 def check_distinct(name: str, seeds: Sequence[int], folds: Sequence[int] | None) -> None:
@@ -87,9 +93,9 @@ class Curves(Settings):
     def trials(self, name: str, steps: int) -> list[Trial]:
         """Return the runs of a system with a number of steps."""
         changed = None if steps == self.own_steps else steps
-        return crossed_trials(self.systems[name].recipe, self.seeds, self.folds, changed)
+        return trials_of(self.systems[name].recipe, self.seeds, self.folds, changed)
 
     def trials_without(self, row: str) -> list[Trial]:
         """Return the runs that have a row without pre-training."""
         system = self.without[row]
-        return crossed_trials(system.recipe, self.seeds, self.folds, system.steps)
+        return trials_of(system.recipe, self.seeds, self.folds, system.steps)

@@ -2,7 +2,7 @@
 
 Documents are articles, the corpus is their paragraphs, and a question's paragraph is relevant. Of the 48 articles, in
 the order of the SHA-256 of their names, the largest first, 8 are not used, the next 8 are `dev`, and 32 are `train`.
-Five folds divide the 40 articles (storage/conversions/squad_folds.py).
+Folds divide the 40 articles (storage/conversions/squad_folds.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def convert(download: Path, folder: Path) -> None:
         for name in articles for number, paragraph in enumerate(paragraphs[name]) for question in paragraph["qas"]
     ]  # fmt: skip
     write_json_lines(folder / "queries.jsonl.gz", (_query(question) for _, _, question in questions))
-    dev = fold_articles(articles)[0]
+    dev = fold_articles(articles, 5)[0]
     for split, names in (("dev", dev), ("train", set(articles) - dev)):
         judged = (relevant(question["id"], paragraph) for name, paragraph, question in questions if name in names)
         write_qrels(folder / f"qrels/{split}.tsv", judged)

@@ -1,49 +1,56 @@
-"""Five folds over SQuAD's articles, for cross-validation: every question is in the `dev` part of one fold.
+"""Folds over SQuAD's articles, for cross-validation: folds 1 to 5 have a fifth each, folds 11 to 20 a tenth.
 
 Articles are in the order of the SHA-256 of their names, the largest first. A fold's `dev` part has the questions on an
-equal share of consecutive articles, its `train` part all others. The first fold has the articles of qrels/dev.tsv.
+equal share of consecutive articles, its `train` part all others. Every question is in the `dev` part of one of the five
+folds, and of one of the ten. The first fold has the articles of qrels/dev.tsv.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 from storage.conversions.beir_files import write_qrels
 from storage.datasets import beir
 from storage.errors import UserError
 
-NUM_FOLDS = 5
-FOLD_FILES = tuple(f"qrels/fold_{fold}_{part}.tsv" for fold in range(1, NUM_FOLDS + 1) for part in ("train", "dev"))
+PARTITIONS = range(1, 6), range(11, 21)
+"""The numbers of the folds that have all articles together."""
+FOLD_FILES = tuple(
+    f"qrels/fold_{fold}_{part}.tsv" for partition in PARTITIONS for fold in partition for part in ("train", "dev")
+)
 
 
 def write_folds(folder: Path) -> None:
-    """Write qrels/fold_K_train.tsv and qrels/fold_K_dev.tsv for K from 1 to 5 into a folder with SQuAD's collection.
+    """Write qrels/fold_K_train.tsv and qrels/fold_K_dev.tsv for each fold K into a folder with SQuAD's collection.
 
     Rows are in the order of qrels/train.tsv, then qrels/dev.tsv. No other file is changed. Raises UserError where one
     of these is missing, or where the first fold would not have the articles of qrels/dev.tsv.
     """
     dev = list(beir.qrels(folder, "dev"))
     judged = [*beir.qrels(folder, "train"), *dev]
-    folds = fold_articles({article_of(row["doc_id"]) for row in judged})
-    if {article_of(row["doc_id"]) for row in dev} != folds[0]:
+    articles = {article_of(row["doc_id"]) for row in judged}
+    first = fold_articles(articles, 5)[0]
+    if {article_of(row["doc_id"]) for row in dev} != first:
         raise UserError(
-            f"{folder / 'qrels/dev.tsv'}: expected the questions on {', '.join(sorted(folds[0]))}; fetch the "
+            f"{folder / 'qrels/dev.tsv'}: expected the questions on {', '.join(sorted(first))}; fetch the "
             "collection again: pretrieve fetch squad DIR"
         )
-    for number, articles in enumerate(folds, 1):
-        measured = [row for row in judged if article_of(row["doc_id"]) in articles]
-        learned = [row for row in judged if article_of(row["doc_id"]) not in articles]
-        write_qrels(folder / f"qrels/fold_{number}_dev.tsv", measured)
-        write_qrels(folder / f"qrels/fold_{number}_train.tsv", learned)
+    for partition in PARTITIONS:
+        for number, chosen in zip(partition, fold_articles(articles, len(partition)), strict=True):
+            measured = [row for row in judged if article_of(row["doc_id"]) in chosen]
+            learned = [row for row in judged if article_of(row["doc_id"]) not in chosen]
+            write_qrels(folder / f"qrels/fold_{number}_dev.tsv", measured)
+            write_qrels(folder / f"qrels/fold_{number}_train.tsv", learned)
 
 
-def fold_articles(articles: Iterable[str]) -> list[set[str]]:
-    """Return the names of the articles in the `dev` part of each fold."""
+def fold_articles(articles: Iterable[str], folds: int) -> list[set[str]]:
+    """Return the names of the articles in the `dev` part of each of `folds` folds."""
     ordered = ordered_articles(articles)
-    bounds = [len(ordered) * fold // NUM_FOLDS for fold in range(NUM_FOLDS + 1)]
-    return [set(ordered[bounds[fold] : bounds[fold + 1]]) for fold in range(NUM_FOLDS)]
+    bounds = [len(ordered) * fold // folds for fold in range(folds + 1)]
+    return [set(ordered[low:high]) for low, high in pairwise(bounds)]
 
 
 def ordered_articles(articles: Iterable[str]) -> list[str]:

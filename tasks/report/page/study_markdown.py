@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from storage.results.study_runs import StudyRun
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Verdict
@@ -47,6 +47,7 @@ class Claimed:
     queries: int
     seeds: Sequence[int]
     folds: Sequence[int] | None
+    seeding: Literal["every fold", "in turn"]
     smallest: float | None
     note: str | None
     arms: Sequence[Arm]
@@ -125,7 +126,7 @@ def source_in_words(claim: Claimed) -> str:
 
 def _sizes(claim: Claimed) -> str:
     """Return the numbers of queries and of runs of a system; the folds of a cross-validation have different queries."""
-    number = len(claim.seeds) * len(claim.folds or [0])
+    number = len(claim.folds or [0]) * (len(claim.seeds) if claim.seeding == "every fold" else 1)
     runs = f"{number} in {len(claim.folds)} folds" if claim.folds else str(number)
     return f"{claim.queries:,} × {runs}" if claim.metric else f"– × {runs}"
 
@@ -183,9 +184,16 @@ def verdict_counts(claims: Sequence[Claimed]) -> str:
 def _claim(claim: Claimed) -> dict[str, Any]:
     return {
         "claim": claim, "source": source_in_words(claim), "curves": curves_of(claim) if _panels(claim) else None,
-        "arms": [_arm(arm, claim) for arm in claim.arms if arm.runs],
+        "seeds": list(_seeds(claim)), "arms": [_arm(arm, claim) for arm in claim.arms if arm.runs],
         "contrasts": [_contrast(comparison) for comparison in claim.contrasts if not comparison.missing],
     }  # fmt: skip
+
+
+def _seeds(claim: Claimed) -> Iterator[str]:
+    """Yield the headings of the seeds' columns, with their folds where seeds take turns."""
+    for number, seed in enumerate(claim.seeds):
+        folds = [str(fold) for fold in (claim.folds or [])[number :: len(claim.seeds)]]
+        yield f"seed {seed}" + (f", folds {' and '.join(folds)}" if claim.seeding == "in turn" else "")
 
 
 def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
@@ -194,7 +202,8 @@ def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
     for run in arm.runs:
         if (value := _value(run, arm.row, claim.metric)) is not None:
             values.setdefault(run.facts.seed, []).append(value)
-    complete = {seed: mean(of_seed) for seed, of_seed in values.items() if len(of_seed) == len(claim.folds or [0])}
+    folds = len(claim.folds or [0]) // (len(claim.seeds) if claim.seeding == "in turn" else 1)
+    complete = {seed: mean(of_seed) for seed, of_seed in values.items() if len(of_seed) == folds}
     return {
         "name": arm.name, "words": arm.words, "values": [complete.get(seed) for seed in claim.seeds],
         "mean": mean(complete.values()) if len(complete) == len(claim.seeds) else None,

@@ -21,7 +21,11 @@ from storage.results.paper_results import FILE, as_fraction
 from storage.results.study_runs import Trial
 from storage.store import sources
 from storage.store.store import Store
-from tasks.evaluation.claim_verdicts import minimum_detectable_effect, minimum_detectable_effect_in_folds
+from tasks.evaluation.claim_verdicts import (
+    minimum_detectable_effect,
+    minimum_detectable_effect_in_folds,
+    minimum_detectable_effect_in_turn,
+)
 from tasks.session import Done
 
 STUDY = load_study()
@@ -29,8 +33,8 @@ assert STUDY.curves is not None
 CURVES = STUDY.curves
 QUALITY = [claim for claim in STUDY.claims if claim.metric]
 ARMS = {arm.recipe for claim in STUDY.claims for arm in claim.arms.values()}
-ARTICLES = 40 // 5
-"""SQuAD's articles in each of the five folds."""
+ARTICLES = 40
+"""SQuAD's articles in all folds."""
 ROWS = list(csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()))
 
 
@@ -51,7 +55,12 @@ def test_the_arms_are_there_and_every_recipe_of_the_folder_is_one() -> None:
 def test_the_smallest_difference_is_what_drawn_studies_give(claim: Claim) -> None:
     seeds = len(claim.seeds)
     if claim.folds:
-        expected = minimum_detectable_effect_in_folds(len(claim.folds), ARTICLES, seeds, STUDY.family)
+        folds, of_fold = len(claim.folds), ARTICLES // len(claim.folds)
+        expected = (
+            minimum_detectable_effect_in_turn(folds, of_fold, STUDY.family)
+            if claim.seeding == "in turn"
+            else minimum_detectable_effect_in_folds(folds, of_fold, seeds, STUDY.family)
+        )
     else:
         expected = minimum_detectable_effect(claim.metric or "", claim.queries, seeds, STUDY.family)
 
@@ -179,6 +188,12 @@ def test_what_is_kept_of_a_recipe_is_what_claims_and_curves_need() -> None:
         ("seeds: [11, 12, 13, 14, 15]", "seeds: [11, 12]", "seeds: expected 3 or more with folds, found 2"),
         ("folds: [1, 2, 3, 4, 5]", "folds: [1, 2]", "folds: List should have at least 3 items"),
         ("claims: [equal_cost]", "claims: [duplex]", "order: expected each claim once"),
+        (
+            "    seeding: in turn",
+            "    seeding: by turns",
+            "seeding: Input should be 'every fold' or 'in turn', found 'by turns'",
+        ),
+        ("18, 19, 20]", "18, 19]", "seeds in turn: expected as many folds for each of 5 seeds"),
         ("own_steps: 2000", "own_steps: 200", "expected pre-training of own_steps=200 steps"),
     ],
 )
@@ -202,6 +217,15 @@ def test_every_seed_is_a_run_in_every_fold() -> None:
         "fold_5_train",
         ["fold_5_dev"],
     )
+
+
+def test_seeds_take_turns_over_the_folds() -> None:
+    [claim] = STUDY.chosen(["hybrid"])
+
+    trials = claim.trials(claim.arms["hybrid"])
+    assert [(trial.fold, trial.seed) for trial in trials] == [
+        (fold, seed) for fold, seed in zip(range(11, 21), [21, 22, 23, 24, 25] * 2, strict=True)
+    ]
 
 
 def test_a_claim_is_chosen_by_name() -> None:

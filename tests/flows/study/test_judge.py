@@ -94,6 +94,35 @@ def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
     assert "[good/fold-2/seed-3](good/fold-2/seed-3)" in runs
 
 
+def test_seeds_that_take_turns_are_one_run_of_each_fold(tmp_path: Path) -> None:
+    first = study().claims[0].model_dump() | {
+        "collection": "toy", "queries": QUERIES * 6, "seeds": [1, 2, 3], "folds": [1, 2, 3, 4, 5, 6],
+        "seeding": "in turn",
+    }  # fmt: skip
+    for name, fold in product(("good", "plain"), range(1, 7)):
+        facts = {"fold": fold, "collection": f"toy/fold_{fold}_dev"}
+        write(tmp_path, name, [3, 1, 2][fold % 3], query_prefix=f"fold{fold}-", **facts)
+
+    [claim] = judge_claims(study(claims=[first]), tmp_path)
+
+    means = {
+        (name, fold): pq.read_table(tmp_path / name / f"fold-{fold}" / f"seed-{[3, 1, 2][fold % 3]}" / "scores.parquet")
+        .to_pandas().groupby("cluster")["value"].mean().to_numpy()
+        for name, fold in product(("good", "plain"), range(1, 7))
+    }  # fmt: skip
+    differences = np.array([[means["good", fold] - means["plain", fold]] for fold in range(1, 7)])
+    [contrast] = claim.contrasts
+    assert isinstance(contrast, SystemComparison)
+    assert contrast.difference is not None
+    expected = mean_difference(differences)
+    assert vars(contrast.difference) == pytest.approx(vars(expected))
+    by_fold = differences.mean(axis=(1, 2))
+    assert contrast.by_seed == pytest.approx((by_fold[:3] + by_fold[3:]) / 2)
+    page = study_part("A study", "Made up.", [claim])
+    assert "| 240 × 6 in 6 folds |" in page
+    assert "| seed 1, folds 1 and 4 | seed 2, folds 2 and 5 | seed 3, folds 3 and 6 | mean |" in page
+
+
 def test_folds_of_other_data_are_refused_and_missing_ones_are_counted(tmp_path: Path) -> None:
     cross_validation = folded(tmp_path)
     shutil.rmtree(tmp_path / "plain" / "fold-2" / "seed-3")

@@ -1,4 +1,4 @@
-"""The five folds of SQuAD's articles."""
+"""The five and the ten folds of SQuAD's articles."""
 
 from __future__ import annotations
 
@@ -37,28 +37,33 @@ def collection(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def dev_articles(folder: Path) -> list[list[str]]:
+FIVE, TEN = range(1, 6), range(11, 21)
+
+
+def dev_articles(folder: Path, folds: range) -> list[list[str]]:
     """Return the articles of each fold's `dev` part, sorted."""
-    return [sorted({article(dict(row)) for row in beir.qrels(folder, f"fold_{k}_dev")}) for k in range(1, 6)]
+    return [sorted({article(dict(row)) for row in beir.qrels(folder, f"fold_{k}_dev")}) for k in folds]
 
 
 def test_folds_are_consecutive_articles_in_the_order_of_their_sha256(collection: Path) -> None:
     write_folds(collection)
 
     ordered = sorted(ARTICLES, key=sha256, reverse=True)
-    assert dev_articles(collection) == [sorted(ordered[n : n + 2]) for n in range(0, 10, 2)]
+    assert dev_articles(collection, FIVE) == [sorted(ordered[n : n + 2]) for n in range(0, 10, 2)]
+    assert dev_articles(collection, TEN) == [[name] for name in ordered]
 
 
 def check_partition(folder: Path) -> None:
     """Assert that each question is in one fold's `dev`, and that its fold trains on all other articles."""
     judged = [*beir.qrels(folder, "train"), *beir.qrels(folder, "dev")]
-    seen: Counter[str] = Counter()
-    for k in range(1, 6):
-        train, dev = list(beir.qrels(folder, f"fold_{k}_train")), list(beir.qrels(folder, f"fold_{k}_dev"))
-        assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, judged))
-        assert {article(dict(row)) for row in train}.isdisjoint({article(dict(row)) for row in dev})
-        seen.update(row["query_id"] for row in dev)
-    assert seen == Counter(row["query_id"] for row in judged)
+    for folds in (FIVE, TEN):
+        seen: Counter[str] = Counter()
+        for k in folds:
+            train, dev = list(beir.qrels(folder, f"fold_{k}_train")), list(beir.qrels(folder, f"fold_{k}_dev"))
+            assert sorted(map(repr, [*train, *dev])) == sorted(map(repr, judged))
+            assert {article(dict(row)) for row in train}.isdisjoint({article(dict(row)) for row in dev})
+            seen.update(row["query_id"] for row in dev)
+        assert seen == Counter(row["query_id"] for row in judged)
     for part in ("train", "dev"):
         assert (folder / f"qrels/fold_1_{part}.tsv").read_bytes() == (folder / f"qrels/{part}.tsv").read_bytes()
 
@@ -81,7 +86,7 @@ def test_another_split_is_refused(collection: Path) -> None:
 
 
 @pytest.mark.skipif("PRETRIEVE_COLLECTIONS" not in os.environ, reason="PRETRIEVE_COLLECTIONS names no collections")
-def test_squad_has_five_folds_of_eight_articles(tmp_path: Path) -> None:
+def test_squad_has_five_folds_of_eight_articles_and_ten_of_four(tmp_path: Path) -> None:
     squad = Path(os.environ["PRETRIEVE_COLLECTIONS"]) / "squad"
     if not squad.is_dir():
         pytest.skip(f"{squad} is not there")
@@ -92,4 +97,5 @@ def test_squad_has_five_folds_of_eight_articles(tmp_path: Path) -> None:
     write_folds(tmp_path)
 
     check_partition(tmp_path)
-    assert list(map(len, dev_articles(tmp_path))) == [8] * 5
+    assert list(map(len, dev_articles(tmp_path, FIVE))) == [8] * 5
+    assert list(map(len, dev_articles(tmp_path, TEN))) == [4] * 10

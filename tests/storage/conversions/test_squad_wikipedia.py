@@ -63,3 +63,6 @@ def test_a_complete_collection_is_left_and_an_incomplete_one_written_again(colle
     (target / "queries.jsonl").write_text("cut off")
     assert write_data(target)
     assert {path.name: path.read_bytes() for path in target.rglob("*.*") if path.is_file()} == before
+    (target / "qrels/fold_20_dev.tsv").unlink()  # as in a collection from before there were ten folds
+    assert write_data(target)
+    assert {path.name: path.read_bytes() for path in target.rglob("*.*") if path.is_file()} == before
