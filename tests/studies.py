@@ -36,16 +36,17 @@ def study(**changed: Any) -> Study:
 
 
 def write(
-    results: Path, name: str, seed: int, *, report: str = "", query_prefix: str = "q", row: str = "one", **changed: Any
-) -> Path:
-    """What is kept of a run: values near .5, better ones for `good`. Ten queries are about each article."""
+    results: Path, name: str, seed: int, *, report: str = "", query_prefix: str = "q", row: str = "one",
+    articles: int = 4, **changed: Any,
+) -> Path:  # fmt: skip
+    """What is kept of a run: values near .5, better ones for `good`. Equally many queries are about each article."""
     random = np.random.default_rng([seed, len(name)])
     values = 0.4 + np.random.default_rng(0).normal(0, 0.1, QUERIES) + random.normal(0, 0.02, QUERIES)
     values += BETTER * (name == "good")
     scores = pa.table({
         "row": [row] * QUERIES, "metric": ["MRR@10"] * QUERIES,
         "query_id": [f"{query_prefix}{n:02}" for n in range(QUERIES)],
-        "cluster": [f"article-{n // 10}" for n in range(QUERIES)],
+        "cluster": [f"article-{n * articles // QUERIES}" for n in range(QUERIES)],
         "value": values,
     })  # fmt: skip
     curves = [

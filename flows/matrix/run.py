@@ -82,11 +82,9 @@ def run_missing(plan: PlannedGrid, builder: Builder, print_line: Callable[[str],
         if note is None:
             _publish(plan, run)
             continue
-        print_line(
-            f"{len(plan.runs) - len(waiting)} of {len(plan.runs)}: {run.definition.words}: "
-            f"{len(run.missing(plan.store))} of {len(run.jobs)} stages to build"
-        )
+        words = f"{len(plan.runs) - len(waiting)} of {len(plan.runs)}: {run.definition.words}"
         try:
+            print_line(f"{words}: {len(run.missing(plan.store))} of {len(run.jobs)} stages to build")
             failed += not plan.attempts.attempt(run, note, partial(_build, plan, run, builder), print_line)
         except BaseException:
             write_page(plan)  # it would say that this run is running

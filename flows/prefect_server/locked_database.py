@@ -3,17 +3,22 @@
 SQLite refuses a transaction that has read and then writes if another wrote in between, and no timeout of the database
 applies ("database is locked"). Prefect's server answers 503 then, and Prefect's client repeats the request after about
 two seconds, which a stage of a short run waits for. What a repetition here does not solve is left to the client.
+
+Only the embedded server has this: its database is SQLite, and all its requests are those of one run. It reads a request
+before the password is checked, and repeats each that is answered with 503.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PAUSES = (0.02, 0.1, 0.3)  # seconds before each repetition
+SECONDS = 1.0  # an attempt that takes longer waited for the database itself, and is not repeated
 MAX_BYTES = 1 << 22  # a request with a longer body is not repeated, so that it is not held in memory
 
 
@@ -29,8 +34,9 @@ class Repeated:
             await self._app(scope, receive, send)
             return
         body = await body_messages(receive, MAX_BYTES)
-        for pause in PAUSES if not body[-1].get("more_body") else ():
-            answer = _Answer(send)
+        is_complete = body[-1]["type"] == "http.request" and not body[-1].get("more_body")
+        for pause in PAUSES if is_complete else ():
+            answer = _Answer(send, time.monotonic() + SECONDS)
             try:
                 await self._app(dict(scope), replayed(body, receive), answer)
             except Exception:  # Starlette raises an error again after it was answered
@@ -43,14 +49,14 @@ class Repeated:
 
 
 class _Answer:
-    """Forwards an answer, unless its status is 503."""
+    """Forwards an answer, unless its status is 503 and it begins before the `end`."""
 
-    def __init__(self, send: Send) -> None:
-        self._send, self.is_unavailable = send, False
+    def __init__(self, send: Send, end: float) -> None:
+        self._send, self._end, self.is_unavailable = send, end, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.is_unavailable = message["status"] == 503
+            self.is_unavailable = message["status"] == 503 and time.monotonic() < self._end
         if not self.is_unavailable:
             await self._send(message)
 

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.prefect_server.locked_database import Repeated
 from flows.prefect_server.login import LOGIN_FILE
 from flows.prefect_server.request_guard import HEADERS, Callers, Guard, callers
 from flows.prefect_server.run_check import RunCheck, warm_up
@@ -40,7 +39,7 @@ def serve_prefect(host: str, port: int, services: bool) -> None:
         sys.exit("PREFECT_SERVER_API_AUTH_STRING is not set: set it to the user:password that clients give")
     code, secret = os.environ.get(LOGIN_FILE), server.api.auth_string.get_secret_value()
     app, allowed = create_app(final=True, webserver_only=not services), callers(server.api.cors_allowed_origins)
-    guarded = Guard(RunCheck(Repeated(app), secret), allowed, Path(code) if code else None, secret)
+    guarded = Guard(RunCheck(app, secret), allowed, Path(code) if code else None, secret)
     threading.Thread(target=warm_up, daemon=True, name="run check").start()
     uvicorn.run(
         guarded, host=host, port=port, server_header=False,

@@ -82,7 +82,7 @@ class Claim(Settings):
         check_distinct(self.name, self.seeds, self.folds)
         if self.folds and len(self.seeds) < MIN_SEEDS:
             raise ValueError(f"{self.name}: seeds: expected {MIN_SEEDS} or more with folds, found {len(self.seeds)}")
-        if self.seeding == "in turn" and len(self.folds or []) % len(self.seeds):
+        if self.seeding == "in turn" and (not self.folds or len(self.folds) % len(self.seeds)):
             raise ValueError(f"{self.name}: seeds in turn: expected as many folds for each of {len(self.seeds)} seeds")
         return self
 

@@ -51,6 +51,7 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
                 name,
                 system.words,
                 system.row,
+                system.pretrained,
                 [stored[trial] for trial in claim.trials(system) if trial in stored],
             )
             for name, system in claim.arms.items()
@@ -149,7 +150,10 @@ def _priced(claim: Claim, comparison: Comparison, stored: Runs) -> CostCompariso
     systems = [[timed[trial].facts.pretraining for trial in claim.trials(claim.arms[name])]
             for name in (comparison.arm, comparison.than)]  # fmt: skip
     seconds, flops = ([[facts[name] for facts in seeds] for seeds in systems] for name in ("cpu_seconds", "flops"))
-    return compare_costs(comparison.arm, comparison.than, (seconds[0], seconds[1]), (flops[0][0], flops[1][0]))
+    seeds_of_runs = [trial.seed for trial in claim.trials(claim.arms[comparison.arm])]
+    return compare_costs(
+        comparison.arm, comparison.than, seeds_of_runs, (seconds[0], seconds[1]), (flops[0][0], flops[1][0])
+    )
 
 
 def _progress(claim: Claim, comparison: Comparison, stored: Runs) -> tuple[int, int]:

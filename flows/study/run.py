@@ -51,17 +51,17 @@ def run(
     plans = [PlannedRun.of(trial, store, changes) for trial in needed(study, only)]
     waiting = [plan for plan in plans if not is_kept(plan, results)]
     console.print(f"{len(plans)} runs, {len(plans) - len(waiting)} kept, {len(waiting)} missing")
-    while True:
+    while waiting:
         with attempts.choosing():
             if not (chosen := attempts.next(waiting)):
-                console.print(_ending(waiting, failed))
-                break
+                break  # other processes run what is missing
             waiting.remove(chosen)
             plan = PlannedRun.of(chosen.definition, store, changes)  # stages may have been built since
             if is_kept(plan, results):  # another process has run it
                 continue
             if not _fits(plan, results, end - time.monotonic(), console):
-                break
+                _exit(failed)
+                return
             note = attempts.begin(plan, "study run", in_words(plan))
         if stored := kept_run(plan, results):
             console.print(
@@ -71,6 +71,11 @@ def run(
         rows = measured_rows(study, plan.definition.recipe)
         build_and_keep = partial(reproduce, plan, store, results, rows, console)
         failed += not attempts.attempt(plan, note, build_and_keep, console.print)
+    console.print(_ending(waiting, failed))
+    _exit(failed)
+
+
+def _exit(failed: int) -> None:
     if failed:
         raise typer.Exit(1)
 

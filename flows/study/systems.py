@@ -32,6 +32,8 @@ class System(Settings):
 
     steps: Annotated[int, Field(gt=0)] | None = None
     """The number of pre-training steps; null for the recipe's own."""
+    pretrained: bool = True
+    """Whether the row's round starts from the pre-trained weights."""
 
     @property
     def words(self) -> str:

@@ -15,7 +15,7 @@ from flows.study.claims import Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from flows.study.order import needed
 from storage.files import write_atomically
-from storage.results.study_runs import read_study_run
+from storage.results.study_runs import StudyRun, read_study_run
 from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part
@@ -25,7 +25,7 @@ from tasks.report.page.study_summary import Answer, study_brief, study_summary
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
 RESULTS, MATRICES = PROJECT / "results" / "study", PROJECT / "results" / "matrices"
-RUNS_PAGE = RESULTS / "README.md"
+RUNS_PAGE = PROJECT / "docs" / "study_runs.md"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:
@@ -35,17 +35,21 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
+    trials = needed(study)
+    runs = [run for trial in trials if (run := read_study_run(trial.folder(results)))]
     return images | {
-        RESULTS_PAGE: _results(study, claims, drawn),
-        RUNS_PAGE: runs_page(claims),
-        README: _readme(study, claims, results),
+        RESULTS_PAGE: _results(study, claims, drawn, runs),
+        RUNS_PAGE: f"{runs_page(runs)}\n",
+        README: _readme(study, claims, (len(runs), len(trials))),
     }
 
 
-def _results(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
+def _results(
+    study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None, runs: Sequence[StudyRun]
+) -> str:  # fmt: skip
     summary = study_summary(study.question, answers(study, claims), claims, FIGURE if drawn else None)
     dropped = [(claim.statement, claim.reason) for claim in study.dropped]
-    parts = [summary, study_part(study.title, study.description, claims, dropped)]
+    parts = [summary, study_part(study.title, study.description, claims, dropped, runs)]
     parts += [*([curves_part(drawn)] if drawn else []), *_matrices()]
     reports = list((PROJECT / "results").glob("*.json"))
     return results_page(reports, "\n\n".join(part.strip("\n") for part in parts))
@@ -58,10 +62,8 @@ def _matrices() -> list[str]:
     return [matrix_part(json.loads(file.read_text()), remarks.get(file.stem, "")) for file in files]
 
 
-def _readme(study: Study, claims: Sequence[Claimed], results: Path) -> str:
-    trials = needed(study)
-    kept = sum(read_study_run(trial.folder(results)) is not None for trial in trials)
-    brief = study_brief(study.question, answers(study, claims), claims, (kept, len(trials)))
+def _readme(study: Study, claims: Sequence[Claimed], kept: tuple[int, int]) -> str:
+    brief = study_brief(study.question, answers(study, claims), claims, kept)
     return with_part(README.read_text(), f"{brief}\n", (FIRST, LAST), README)
 
 

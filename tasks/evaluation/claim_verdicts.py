@@ -200,15 +200,17 @@ class CostComparison:
 
 
 def compare_costs(
-    arm: str, than: str, seconds: tuple[Sequence[float], Sequence[float]], flops: tuple[float, float]
-) -> CostComparison:
+    arm: str, than: str, seeds: Sequence[int], seconds: tuple[Sequence[float], Sequence[float]],
+    flops: tuple[float, float],
+) -> CostComparison:  # fmt: skip
     """Return whether a step is cheaper, by the ratio of CPU seconds with its 95 % interval over the seeds.
 
-    The interval is that of the mean logarithm of the seeds' ratios. Machines may differ between seeds, but not within
-    one. Costs are not part of Holm's family: they are few values that hardly vary.
+    The interval is that of the mean logarithm of the ratios. A seed counts once, by its mean over folds, which may
+    share its pre-training. Costs are not part of Holm's family: they are few values that hardly vary.
     """
     mine, theirs = (np.asarray(values, dtype=np.float64) for values in seconds)
-    logs = np.log(mine / theirs)
+    of_run, of_seed = np.log(mine / theirs), np.asarray(seeds)
+    logs = np.array([of_run[of_seed == seed].mean() for seed in dict.fromkeys(seeds)])
     half = 0.0 if len(logs) < 2 else quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     low, ratio, high = (math.exp(float(logs.mean()) + offset) for offset in (-half, 0.0, half))
     verdict: Verdict = "inconclusive"

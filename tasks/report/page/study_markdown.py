@@ -28,6 +28,8 @@ class Arm:
     words: str
     """The recipe and the row of its report."""
     row: str | None
+    pretrained: bool
+    """Whether its round starts from the pre-trained weights."""
     runs: Sequence[StudyRun]
     """One for each fold and seed."""
 
@@ -57,27 +59,27 @@ class Claimed:
     verdict: Verdict
 
 
-def study_part(title: str, description: str, claims: Sequence[Claimed], dropped: Sequence[tuple[str, str]] = ()) -> str:
-    """Return the study's part of the page of results; `dropped` are claims that it does not test, with the reasons."""
-    runs = list(costs_of_runs(_runs(claims)))
+def study_part(
+    title: str, description: str, claims: Sequence[Claimed], dropped: Sequence[tuple[str, str]] = (),
+    runs: Sequence[StudyRun] = (),
+) -> str:  # fmt: skip
+    """Return the study's part of the page of results.
+
+    `dropped` are claims that it does not test, with the reasons; `runs` are all kept runs.
+    """
+    costs = list(costs_of_runs(runs))
     return template("study.md.j2", duration=duration, short=short).render(
         title=title, description=description, lines=list(claim_lines(claims)),
         forest=FOREST if _differences(claims) else None, claims=[_claim(claim) for claim in claims],
-        dropped=dropped, runs=runs, cpu=sum(run["cpu"] for run in runs), counts=verdict_counts(claims),
+        dropped=dropped, runs=costs, cpu=sum(run["cpu"] for run in costs), counts=verdict_counts(claims),
     )  # fmt: skip
 
 
-def runs_page(claims: Sequence[Claimed]) -> str:
+def runs_page(runs: Sequence[StudyRun]) -> str:
     """Return the page that lists the runs of a study: commands, costs, machines, reports and files."""
-    runs = _runs(claims)
     return template("study_runs.md.j2", duration=duration).render(
         runs=list(costs_of_runs(runs)), versions=package_versions(runs)
     )
-
-
-def _runs(claims: Sequence[Claimed]) -> list[StudyRun]:
-    """Return the different runs of the claims' systems."""
-    return list({run.facts.trial: run for claim in claims for arm in claim.arms for run in arm.runs}.values())
 
 
 def pictures(claims: Sequence[Claimed]) -> dict[str, str]:
@@ -207,7 +209,7 @@ def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
     return {
         "name": arm.name, "words": arm.words, "values": [complete.get(seed) for seed in claim.seeds],
         "mean": mean(complete.values()) if len(complete) == len(claim.seeds) else None,
-        "pretraining": next((run.facts.pretraining for run in arm.runs), {}),
+        "pretraining": next((run.facts.pretraining for run in arm.runs), {}) if arm.pretrained else {},
     }  # fmt: skip
 
 

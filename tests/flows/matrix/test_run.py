@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from flows.matrix.attempts import State
+from flows.matrix.attempts import Attempts, State
 from flows.matrix.grid import Cell, grid_of
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
@@ -135,6 +135,19 @@ def test_reports_of_all_seeds_are_kept_from_garbage_collection(plan: PlannedGrid
     run_missing(plan, builder(plan, []), lambda line: None)
 
     assert {f"report/{run.report}" for run in plan.runs} <= report_needs(plan.store).references
+
+
+def test_runs_are_chosen_by_one_process_at_a_time(plan: PlannedGrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, begin = list[bool](), Attempts.begin
+
+    def checked(attempts: Attempts[Any], *arguments: Any) -> NotedRun:
+        held.append(plan.store.is_being_built(plan.store.work("runs", "next")))
+        return begin(attempts, *arguments)
+
+    monkeypatch.setattr(Attempts, "begin", checked)
+    run_missing(plan, builder(plan, []), lambda line: None)
+
+    assert held == [True] * 4
 
 
 def test_what_another_process_runs_comes_last_and_an_ended_one_counts_as_interrupted(plan: PlannedGrid) -> None:

@@ -78,6 +78,34 @@ def test_a_request_that_is_always_refused_is_left_to_the_client() -> None:
     assert busy.requests == 1 + len(PAUSES)
 
 
+def test_a_slow_refusal_is_left_to_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locked_database, "SECONDS", 0.0)
+    busy = Busy(1)
+
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        post(Repeated(busy))
+
+    assert busy.requests == 1
+
+
+def test_a_request_whose_client_is_gone_is_not_repeated() -> None:
+    requests = list[Any]()
+
+    async def busy(scope: Any, receive: Any, send: Any) -> None:
+        requests.append(await receive())
+        await send({"type": "http.response.start", "status": 503, "headers": []})
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        pass
+
+    asyncio.run(Repeated(busy)({"type": "http"}, receive, send))
+
+    assert requests == [{"type": "http.disconnect"}]
+
+
 def test_another_error_is_not_held_back() -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise ZeroDivisionError

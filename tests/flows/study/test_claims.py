@@ -115,6 +115,13 @@ def test_the_arms_of_a_claim_have_equal_budgets(claim: Claim) -> None:
     assert len(trainings) <= 1
 
 
+def test_an_arm_without_pretraining_is_marked() -> None:
+    assert CURVES.without
+    for arm in [*(arm for claim in STUDY.claims for arm in claim.arms.values()), *CURVES.without.values()]:
+        starts = {round_.name: round_.start for round_ in recipe(arm.recipe).rounds}
+        assert arm.pretrained == (starts.get(arm.row or "") != "backbone"), arm
+
+
 def steps(name: str, seed: int, fold: int, folder: Path) -> dict[str, Done]:
     changes = [*Trial(name, seed, fold).changes, "dataset.path=nowhere", "backbone.weights=nobody/nothing"]
     changed, path = load_recipe(name, changes)
@@ -193,6 +200,7 @@ def test_what_is_kept_of_a_recipe_is_what_claims_and_curves_need() -> None:
             "    seeding: by turns",
             "seeding: Input should be 'every fold' or 'in turn', found 'by turns'",
         ),
+        ("    folds: [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]\n", "", "seeds in turn: expected as many folds"),
         ("18, 19, 20]", "18, 19]", "seeds in turn: expected as many folds for each of 5 seeds"),
         ("own_steps: 2000", "own_steps: 200", "expected pre-training of own_steps=200 steps"),
     ],

@@ -16,6 +16,7 @@ from flows.study.claims import Study
 from flows.study.judge import judge_claims
 from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
+from storage.results.study_runs import read_study_runs
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison
 from tasks.evaluation.seeds_by_queries import mean_difference
 from tasks.report.page.study_markdown import FOREST, pictures, runs_page, study_part
@@ -89,9 +90,9 @@ def test_folds_are_compared_by_the_means_of_articles(tmp_path: Path) -> None:
     assert "| 120 × 9 in 3 folds |" in page
     assert "| seed 1 | seed 2 | seed 3 | mean |" in page
     command = "--set seed=3 --set dataset.train_split=fold_2_train --set dataset.eval_splits=[fold_2_dev]"
-    runs = runs_page([claim])
+    runs = runs_page(list(read_study_runs(tmp_path)))
     assert f"| `pretrieve reproduce made/good {command}` |" in runs
-    assert "[good/fold-2/seed-3](good/fold-2/seed-3)" in runs
+    assert "[good/fold-2/seed-3](../results/study/good/fold-2/seed-3)" in runs
 
 
 def test_seeds_that_take_turns_are_one_run_of_each_fold(tmp_path: Path) -> None:
@@ -167,24 +168,24 @@ def test_the_page_tells_everything_and_what_is_missing(tmp_path: Path) -> None:
     assert f"+{contrast.difference.value:.3f} [" in line
     assert "| < 0.0001 | **supported** ([note](#helps)) |" in line
     seeds = f"over the means of the seeds p = {contrast.p_seeds:.2g}"
-    assert f"; p < 0.0001, randomisation test on seed averages p < 0.0001, {seeds}, Holm p < 0.0001;" in page
+    assert f"; p < 0.0001, randomisation test p < 0.0001, {seeds}, Holm p < 0.0001;" in page
     even = [replace(contrast, p=0.031, p_randomisation=0.2, p_holm=0.25, p_seeds=None)]
     less = study_part("A study", "Made up.", [replace(claims[0], contrasts=even), *claims[1:]])
     assert "| 0.25 |" in less
-    assert (
-        "; p = 0.031, randomisation test on seed averages p = 0.20, over the means of the seeds p –, Holm p = 0.25;"
-        in less
-    )
+    assert "; p = 0.031, randomisation test p = 0.20, over the means of the seeds p –, Holm p = 0.25;" in less
     assert line.endswith("| **supported** ([note](#helps)) | 40 × 2 |")
     assert "| Nobody knows. `absent` − `plain` | CAME, Table 2 | – | – | – | 2 of 4 runs | 40 × 2 |" in page
     assert "In <another> way." in page
-    assert "\n4 runs took 7 min 30 s of CPU time. [Their list](../results/study/README.md) has" in page
     assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | 10 | 640 | 1.00e+09 |" in page
+    [good, plain] = claims[2].arms
+    without = replace(claims[2], arms=[replace(good, pretrained=False), plain])
+    assert "| `good` | `good` | 0.5100 | 0.5200 | 0.5150 | – | – | – |" in study_part("A study", "", [without])
     assert page == study_part("A study", "Made up.", judge_claims(study(), tmp_path))
 
 
 def test_the_list_of_runs_has_their_commands_costs_and_reports(tmp_path: Path) -> None:
-    page = runs_page(judge_claims(study(), results(tmp_path)))
+    runs = list(read_study_runs(results(tmp_path)))
+    page = runs_page(runs)
 
     assert (
         "| `pretrieve reproduce made/good --set seed=2` | 2026-01-02 | 2, 1 | 1 min 30 s | a processor, 2 cores |"
@@ -193,6 +194,8 @@ def test_the_list_of_runs_has_their_commands_costs_and_reports(tmp_path: Path) -
     assert "made/good --set seed=1` | 2026-01-02 | 2, 2 | 3 min 0 s |" in page  # what all share counts for the first
     assert "`report-plain-1`" in page
     assert "torch 2" in page
+    claims = judge_claims(study(), tmp_path)
+    assert "\n4 runs took 7 min 30 s of CPU time. [Their list]" in study_part("A study", "", claims, runs=runs)
 
 
 def test_a_table_has_as_many_cells_in_every_line(tmp_path: Path) -> None:

@@ -6,22 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flows.study.power import differences_of, show_power
+from flows.study.power import designs, differences_of, show_power
 from storage.errors import UserError
 from storage.results.study_runs import Trial, read_study_run
 from tests.studies import QUERIES, results, write
 
 
-def in_folds(folder: Path) -> Path:
+def in_folds(folder: Path, articles: int = 4) -> Path:
     """Two folds, one seed in each."""
     for name in ("good", "plain"):
         for fold in (1, 2):
-            write(folder, name, fold, query_prefix=f"fold{fold}-", fold=fold)
+            write(folder, name, fold, query_prefix=f"fold{fold}-", fold=fold, articles=articles)
     return folder
 
 
 def test_folds_are_read_by_article(tmp_path: Path) -> None:
-    differences = differences_of("good/one", "plain/one", "MRR@10", in_folds(tmp_path))
+    [differences] = differences_of("good/one", "plain/one", "MRR@10", in_folds(tmp_path))
 
     assert differences.shape == (2, 1, 4)
     values = []
@@ -33,7 +33,8 @@ def test_folds_are_read_by_article(tmp_path: Path) -> None:
 
 
 def test_seeds_without_folds_are_read_by_query(tmp_path: Path) -> None:
-    assert differences_of("good/one", "plain/one", "MRR@10", results(tmp_path)).shape == (1, 2, QUERIES)
+    [differences] = differences_of("good/one", "plain/one", "MRR@10", results(tmp_path))
+    assert differences.shape == (1, 2, QUERIES)
 
 
 def test_runs_with_other_steps_are_another_system(tmp_path: Path) -> None:
@@ -41,9 +42,10 @@ def test_runs_with_other_steps_are_another_system(tmp_path: Path) -> None:
         write(results(tmp_path), "good", seed, changed_steps=50)
         write(tmp_path, "good", seed, changed_steps=50, fold=1)
 
-    assert differences_of("good/one", "plain/one", "MRR@10", tmp_path).shape == (1, 2, QUERIES)
-    with pytest.raises(UserError, match="expected two runs or more of each"):
-        differences_of("good/steps-50/one", "plain/one", "MRR@10", tmp_path)
+    [own], [other] = (
+        differences_of(f"{name}/one", "plain/one", "MRR@10", tmp_path) for name in ("good", "good/steps-50")
+    )
+    assert own.shape == other.shape == (1, 2, QUERIES)  # the runs in fold 1 are of one system only
 
 
 def test_runs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
@@ -72,14 +74,35 @@ def test_equally_many_other_queries_are_refused(tmp_path: Path) -> None:
         differences_of("good/one", "plain/one", "MRR@10", tmp_path)
 
 
+def test_folds_of_other_sizes_are_tables_of_their_own(tmp_path: Path) -> None:
+    """A study has five folds with every seed in each, and ten with a seed each."""
+    for name in ("good", "plain"):
+        for fold, seed in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold)
+        for fold, seed in ((11, 21), (12, 22), (13, 21)):
+            write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold, articles=2)
+
+    five, ten = differences_of("good/one", "plain/one", "MRR@10", tmp_path)
+
+    assert (five.shape, ten.shape) == ((2, 2, 4), (3, 1, 2))
+
+
+def test_designs_have_the_articles_that_there_are() -> None:
+    crossed = {(design.folds, design.seeds, design.queries) for design in designs(40, 5, 5)}
+    in_turn = {(design.folds, design.seeds, design.queries) for design in designs(40, 1, 10)}
+
+    assert {(5, 5, 8), (10, 1, 4), (10, 5, 4), (1, 2, 40)} <= crossed
+    assert in_turn == {(5, 1, 8), (10, 1, 4)}  # one seed in each fold says nothing of several
+
+
 def test_the_table_has_a_line_for_each_design(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    show_power("good/one", "plain/one", "MRR@10", 3, in_folds(tmp_path))
+    show_power("good/one", "plain/one", "MRR@10", 3, in_folds(tmp_path, articles=20))
 
     output = capsys.readouterr().out
     assert "good/one − plain/one: MRR@10 +0.2" in output
-    assert "folds: 2, seeds in each: 1, queries or articles in each: 4" in output
+    assert "folds: 2, seeds in each: 1, queries or articles in each: 20" in output
     effects = [
         float(line.split("│")[4]) for line in output.splitlines() if line.startswith("│") and "seeds" not in line
     ]
-    assert len(effects) == 12
+    assert len(effects) == 2  # a seed each, in five folds or ten
     assert np.all(np.array(effects) > 0)

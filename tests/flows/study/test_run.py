@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flows.matrix.attempts import Attempts
 from flows.matrix.planned_run import PlannedRun
 from flows.recipe.shipped import find_recipe
 from flows.study.claims import load_study
@@ -202,6 +203,23 @@ def test_runs_of_other_processes_are_left_to_them(
     printed = " ".join(capsys.readouterr().err.split())
     assert "4 runs, 0 kept, 4 missing" in printed
     assert "other processes run what is missing: masked_lm, seed 1; retro_mae, seed 1;" in printed
+
+
+def test_runs_are_chosen_by_one_process_at_a_time(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, held = Store.open_or_new(tmp_path / "store"), list[bool]()
+
+    def begin(*arguments: Any) -> None:
+        held.append(store.is_being_built(store.work("runs", "next")))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Attempts, "begin", begin)
+    with pytest.raises(KeyboardInterrupt):
+        run(1.0, store.root, tmp_path / "results", claims=workplace / "claims.yaml")
+
+    assert held == [True]
+    assert not store.is_being_built(store.work("runs", "next"))
 
 
 def test_the_status_says_why_a_run_failed(workplace: Path, tmp_path: Path) -> None:

@@ -136,13 +136,17 @@ def test_four_studies_of_five_show_the_smallest_difference() -> None:
 
 
 def test_cheaper_is_a_ratio_with_an_interval_over_the_seeds() -> None:
-    result = compare_costs("a", "b", ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
+    result = compare_costs("a", "b", [1, 2, 3], ([1.0, 1.1, 2.1], [2.0, 2.0, 4.0]), (1e9, 4e9))
 
     ratios = [0.5, 0.55, 0.525]
     assert result.ratio == pytest.approx(math.prod(ratios) ** (1 / 3))
     assert result.verdict == "supported"
     assert (result.high or 1) < 0.6
-    assert compare_costs("a", "b", ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
-    assert compare_costs("a", "b", ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
-    assert compare_costs("a", "b", ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"  # one seed has no interval
+    assert compare_costs("a", "b", [1, 2], ([2.0, 2.0], [1.0, 1.01]), (1.0, 1.0)).verdict == "contradicted"
+    assert compare_costs("a", "b", [1, 2, 3], ([1.0, 2.0, 1.0], [1.1, 1.5, 1.0]), (1.0, 1.0)).verdict == "inconclusive"
+    assert (
+        compare_costs("a", "b", [1], ([1.0], [2.0]), (1.0, 1.0)).verdict == "inconclusive"
+    )  # one seed has no interval
     assert replace(result, verdict="not run").missing == ()
+    in_two_folds = compare_costs("a", "b", [1, 2, 3, 1, 2, 3], ([1.0, 1.1, 2.1] * 2, [2.0, 2.0, 4.0] * 2), (1e9, 4e9))
+    assert in_two_folds.high == pytest.approx(result.high)  # what folds share is no further measurement
