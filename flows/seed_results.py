@@ -109,10 +109,10 @@ def _decisions(number: int, runs: Sequence[Content]) -> str:
 def _cost(runs: Sequence[Content]) -> str:
     """Return the CPU time of a complete run, and of the stages that take most of it."""
     longest = sorted(runs[0]["cpu_seconds"].items(), key=lambda kind: -kind[1])[:4]
-    stages = ", ".join(f"{stage} {seconds:.0f}" for stage, seconds in longest)
+    stages = ", ".join(f"`{stage}` {seconds:.0f} s" for stage, seconds in longest)
     return (
-        f"CPU time of a complete run on {machines_of_runs(runs)}: {cpu_range(runs)} s (all stages of a kind together: "
-        f"{stages})."
+        f"CPU time of a complete run on {machines_of_runs(runs)}: {cpu_range(runs)} s. The stages that take most, with "
+        f"the first seed: {stages}."
     )
 
 

@@ -101,8 +101,8 @@ def highlights() -> str:
     covered = sum(1 for number in trained if runs_that_reproduce(number))
     decisions = len(re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(), re.MULTILINE))
     points = [
-        f"**Five papers, row by row.** {covered} of the {len(trained)} printed numbers of systems that the authors "
-        f"trained have a recipe and a run that measure them ([coverage](docs/coverage.md)).",
+        f"**Five papers, row by row.** Recipes measure {covered} of the {len(trained)} printed numbers of systems that "
+        f"the authors trained ([coverage](docs/coverage.md)); none has been run at the paper's size yet.",
         f"**What a paper leaves open is written down**: {decisions} decisions, with sources "
         f"([decisions](docs/fidelity.md)).",
         f"**Runs resume.** {storm['interruptions']} random interruptions, `kill -9` among them: all "

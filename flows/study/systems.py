@@ -81,7 +81,7 @@ class Curves(Settings):
     """For each row the system without pre-training, where all curves begin."""
     systems: Annotated[dict[str, DrawnSystem], Field(min_length=1)]
     own_steps: Annotated[int, Field(gt=0)]
-    """The recipes' own number of steps, whose runs claims have too."""
+    """The recipes' own number of steps, whose runs claims with the same folds have too."""
     seeds: Annotated[list[Seed], Field(min_length=1)]
     folds: Folds | None = None
 

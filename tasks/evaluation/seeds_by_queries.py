@@ -9,6 +9,9 @@ In a cross-validation every fold has its own queries, and every seed is a run in
 pre-training, so that seeds are crossed with folds. The runs of a fold share its train queries, so that folds are a
 third factor. Queries about one article are not independent. Where articles are the sample, each counts once, by the
 mean over its queries.
+
+Where every fold has one run, its seed is a part of what varies between folds. Seeds that take turns are then shared by
+some folds, which the test does not see: they must vary little.
 """
 
 from __future__ import annotations
@@ -70,7 +73,7 @@ def mean_difference(differences: Values) -> Mean:
     """Return the mean of differences [seeds, queries], or [folds, seeds, queries] with the same seeds in all folds.
 
     With one fold and one seed its test is the paired t-test. A fold's queries are its own. A query may be a cluster,
-    whose value is a mean. With folds and one seed the seeds' variance is unknown, and the mean is that of this seed.
+    whose value is a mean. With one run in each fold, and the same seed in all of them, the mean is that of this seed.
     Raises ValueError for fewer than two queries.
     """
     table = differences if differences.ndim == 3 else differences[None]

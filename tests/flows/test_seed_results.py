@@ -51,8 +51,8 @@ def test_the_part_has_each_value_the_claims_and_the_cost() -> None:
     assert "- dense is better than bm25: supported with 1 of 2 seeds (+0.125, +0.250; largest p_holm = 0.20)" in lines
     assert "Not claimed: more than this." in lines
     assert lines[-1] == (
-        "CPU time of a complete run on 2 cores (a processor): 132 to 133 s (all stages of a kind together: train 102, "
-        "encode 30)."
+        "CPU time of a complete run on 2 cores (a processor): 132 to 133 s. The stages that take most, with the first "
+        "seed: `train` 102 s, `encode` 30 s."
     )
 
 
