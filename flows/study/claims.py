@@ -1,8 +1,8 @@
 """The claims of a study: what the papers say, the systems that test it, and the minimum detectable effect.
 
 `configs/study/claims.yaml` fixes each before the runs that it needs. Each system (YAML key `arms`) is a recipe and a
-row of its report; claims compare pairs of systems (YAML key `contrasts`). `flows/study/order.py` orders the runs that they
-need, and `tasks/evaluation/claim_verdicts.py` tests them.
+row of its report; claims compare pairs of systems (YAML key `contrasts`). `flows/study/order.py` orders their runs, and
+`tasks/evaluation/claim_verdicts.py` tests them.
 """
 
 from __future__ import annotations
