@@ -24,27 +24,33 @@ UNDECIDED = "Not known yet: no comparison has all of its runs."
 
 
 def study_brief(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], runs: tuple[int, int]) -> str:
-    """Return the study in a paragraph: question, answer, verdicts, and the numbers of kept and of needed runs."""
+    """Return the study in a paragraph: question, first answer, verdicts, and the numbers of kept and of needed runs."""
     done = f"{runs[0]:,} of {runs[1]:,} runs are done"
     if all(claim.verdict == "not run" for claim in claims):
         return f"{question} Not known yet: {done}, and none of the {len(claims)} claims has a verdict."
-    answer = " ".join(answer.words for answer in answers if not answer.comparison.missing) or UNDECIDED
-    return f"{question} {answer} {verdict_counts(claims)}; {done}."
+    first, _ = _first_answer(answers)
+    return f"{question} {_with_result(first) if first else UNDECIDED} {verdict_counts(claims)}; {done}."
 
 
 def study_summary(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], figure: str | None) -> str:
     """Return the first page; without answers the figure alone, or an empty text."""
     if not answers and not figure:
         return ""
-    lines = [
-        {
-            "words": answer.words, "missing": bool(answer.comparison.missing), "runs": answer.comparison.runs,
-            "ours": difference_in_words(answer.comparison), "metric": answer.metric,
-            "verdict": answer.comparison.verdict,
-        }
-        for answer in answers
-    ]  # fmt: skip
+    first, others = _first_answer(answers)
     return template("study_summary.md.j2").render(
-        question=question, lines=lines, counts=verdict_counts(claims), figure=figure,
-        decided=sum(not line["missing"] for line in lines), undecided=UNDECIDED,
+        question=question, answers=bool(answers), first=_with_result(first) if first else UNDECIDED,
+        others=[_with_result(answer) for answer in others], counts=verdict_counts(claims), figure=figure,
     )  # fmt: skip
+
+
+def _first_answer(answers: Sequence[Answer]) -> tuple[Answer | None, list[Answer]]:
+    """Return the first answer with all of its runs, and the others."""
+    first = next((answer for answer in answers if not answer.comparison.missing), None)
+    return first, [answer for answer in answers if answer is not first]
+
+
+def _with_result(answer: Answer) -> str:
+    pair = answer.comparison
+    if pair.missing:
+        return f"{answer.words} {pair.runs[0]} of {pair.runs[1]} runs are kept, so there is no answer yet."
+    return f"{answer.words} Difference: {difference_in_words(pair)} {answer.metric}, {pair.verdict}."
