@@ -7,6 +7,7 @@ unpickler (`weights_only`), which builds tensors and plain containers and calls 
 
 from __future__ import annotations
 
+import re
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -18,20 +19,25 @@ from torch import Tensor
 
 from models.model_files import WEIGHTS, UnusableModel, one_line
 
-PICKLED = "pytorch_model*.bin"  # one file, or the shards of a large model
+PICKLED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")  # one file, or a shard; pytorch_model.fp16.bin is neither
 COPIED = {".json", ".txt", ".model", ".jinja", ".safetensors"}  # configuration, tokenizer and other weights
 
 
 def pickled_folders(model: Path) -> list[Path]:
-    """Return the folders of a model, itself or folders in it, whose weights are only in `pytorch_model*.bin`."""
-    folders = sorted({file.parent for pattern in (PICKLED, f"*/{PICKLED}") for file in model.glob(pattern)})
-    return [folder for folder in folders if not any(folder.glob("model*.safetensors"))]
+    """Return the folders of a model, itself or folders in it, with `pytorch_model.bin` or its shards as only weights."""
+    folders = [model, *sorted(folder for folder in model.glob("*") if folder.is_dir())]
+    return [folder for folder in folders if _pickles(folder) and not any(folder.glob("model*.safetensors"))]
+
+
+def _pickles(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("pytorch_model*.bin") if PICKLED.fullmatch(file.name))
 
 
 def convert(model: Path, out: Path) -> None:
     """Write a model's folder to `out` with its pickled weights as safetensors; tokenizer and configuration are copied.
 
-    Raises UnusableModel for a file with anything but tensors by name, which is then not loaded.
+    Raises UnusableModel for a file with anything but tensors by name, which is then not loaded, and for a tensor that
+    is in two files: they are of two checkpoints.
     """
     for file in sorted([*model.glob("*"), *model.glob("*/*")]):  # parts such as 2_Dense/ contain no folders
         merged = file.name.endswith(".bin.index.json")  # lists the shards of the weights
@@ -41,8 +47,13 @@ def convert(model: Path, out: Path) -> None:
             shutil.copyfile(file, target)
     for folder in pickled_folders(model):
         weights: dict[str, Tensor] = {}
-        for file in sorted(folder.glob(PICKLED)):
-            weights |= read_pickle(file)
+        for file in _pickles(folder):
+            tensors = read_pickle(file)
+            if twice := sorted(weights.keys() & tensors.keys()):
+                raise UnusableModel(
+                    f"{file}: {one_line(twice[0])}: another pytorch_model*.bin there has it, too; keep one checkpoint"
+                )
+            weights |= tensors
         target = out / folder.relative_to(model)
         target.mkdir(parents=True, exist_ok=True)
         save_file(_without_shared_memory(weights), target / WEIGHTS, metadata={"format": "pt"})

@@ -33,8 +33,10 @@ _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
 def cache_folder() -> Path:
-    """Return the folder of caches that are in no store: PRETRIEVE_CACHE, or ~/.cache/pretrieve."""
-    return Path(os.environ.get("PRETRIEVE_CACHE", "~/.cache/pretrieve")).expanduser()
+    """Return the folder of caches that are in no store: PRETRIEVE_CACHE, or pretrieve/ in $XDG_CACHE_HOME or ~/.cache."""
+    if own := os.environ.get("PRETRIEVE_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pretrieve"
 
 
 def sha256_of(path: Path) -> str:

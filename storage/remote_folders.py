@@ -7,6 +7,7 @@ that appear at once, on locks, and on mapping files into memory.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from storage.errors import UserError, one_line, quoted
+from storage.errors import UserError, one_line, quoted, wrong_path
 from storage.files import write_atomically, writing
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
@@ -54,6 +55,8 @@ def opened(url: str) -> Iterator[tuple[Any, str]]:
             isinstance(error, OSError) or type(error).__module__.partition(".")[0] in ("botocore", "gcsfs", "google")
         ):
             raise
+        if local := wrong_path(error):  # stores' own errors name no path of this machine
+            raise UserError(local) from None
         words = one_line(f"{type(error).__name__}: {error}")
         raise UserError(f"{url}: {words}; check the name, the credentials and the endpoint") from None
 
@@ -89,14 +92,37 @@ def mirror_of(url: str, cache: Path) -> Path:
     return cache / hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:24]
 
 
+def is_mirrored(url: str, cache: Path) -> bool:
+    """Return whether a complete copy of a URL is in `cache`. It may be older than the files in the object store."""
+    return _notes(mirror_of(url, cache)).exists()
+
+
+def _notes(folder: Path) -> Path:
+    """Return the file about the copied files, which is written after all of them."""
+    return folder.with_suffix(".json")
+
+
 def mirror(url: str, cache: Path) -> Path:
     """Copy the files below a URL into a folder of `cache`, and return it; what is there unchanged is not copied again.
 
     A file is unchanged if size and checksum or time are those of the last copy; where a store has neither checksums nor
-    times, every file is copied again. Raises UserError where no file is.
+    times, every file is copied again. Another process that copies the same URL on this machine is waited for. Raises
+    UserError where no file is.
     """
     folder = mirror_of(url, cache)
-    notes = folder.with_suffix(".json")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_suffix(".lock").open("w")
+    except OSError as error:
+        raise UserError(wrong_path(error) or f"{cache}: {error}") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the other process's temporary files would count as deleted in the store
+        _update(url, folder)
+    return folder
+
+
+def _update(url: str, folder: Path) -> None:
+    notes = _notes(folder)
     known: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
     with opened(url) as (system, path):
         details = system.find(path, detail=True)
@@ -113,8 +139,7 @@ def mirror(url: str, cache: Path) -> Path:
         write_atomically(notes, json.dumps({name: _stamp(info) for name, info in names.items()}))
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         if file.relative_to(folder).as_posix() not in names:
-            file.unlink()  # was deleted in the object store
-    return folder
+            file.unlink()  # was deleted in the object store, or is left from an interrupted copy
 
 
 def _stamp(info: dict[str, Any]) -> list[str] | None:

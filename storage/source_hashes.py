@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from pathlib import Path
 
 from storage.errors import UserError
-from storage.files import sha256_of, write_atomically
+from storage.files import cache_folder, sha256_of, write_atomically
 
 LARGE = 2**26  # bytes; smaller files are read in a tenth of a second
 SETTLED_SECONDS = 5.0  # a file that has just changed may change again within the same tick of its clock
@@ -40,8 +39,8 @@ def sha256_of_source(path: Path) -> str:
 
 
 def _folder() -> Path:
-    """Return the folder of the cache, below the user's cache folder."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pretrieve" / "sha256"
+    """Return the folder of the cache, below that of all caches."""
+    return cache_folder() / "sha256"
 
 
 def _note(note: Path, known: dict[str, object]) -> None:

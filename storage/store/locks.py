@@ -67,7 +67,7 @@ class FileLocks:
             file = (self._folder / name).open()
         with file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask do not meet each other
             except BlockingIOError:
                 return True
         return False

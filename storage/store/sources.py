@@ -14,7 +14,7 @@ from storage.artifact import Source, source_of
 from storage.errors import UserError, quoted
 from storage.files import cache_folder
 from storage.imports import negative_files, pseudo_query_files
-from storage.remote_folders import is_url, local_path, mirror, mirror_of
+from storage.remote_folders import is_mirrored, is_url, local_path, mirror, mirror_of
 
 NO_MODEL_FILES = (".gitattributes", "training_args.bin")  # of a model's folder, with *.md
 PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
@@ -90,11 +90,14 @@ def locate(path: str | None, reader: str) -> Path:
 
 
 def _mirrored(url: str) -> Path:
-    """Return a copy of a collection in an object store; a plan copies none."""
+    """Return a copy of a collection in an object store. A plan asks no store: it takes the copy that is there."""
     cache = cache_folder() / "collections"
-    if _missing.get() is not None and not (folder := mirror_of(url, cache)).exists():
+    if _missing.get() is None:
+        return mirror(url, cache)
+    folder = mirror_of(url, cache)
+    if not is_mirrored(url, cache):
         raise UserError(f"dataset.path: {url} has not been copied to {folder} yet; a run copies it")
-    return mirror(url, cache)
+    return folder
 
 
 def _base_folders() -> Iterator[Path]:

@@ -75,6 +75,25 @@ def test_shards_are_merged_and_tied_copies_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "pytorch_model.bin.index.json").exists()
 
 
+def test_a_variant_in_another_precision_is_not_merged(backbone: Path, tmp_path: Path) -> None:
+    weights = pickled(backbone)
+    torch.save({name: tensor.half() for name, tensor in weights.items()}, backbone / "pytorch_model.fp16.bin")
+
+    convert(backbone, tmp_path / "out")
+
+    converted = load_file(tmp_path / "out" / WEIGHTS)
+    assert {name: tensor.dtype for name, tensor in converted.items()} == dict.fromkeys(weights, torch.float32)
+
+
+def test_two_checkpoints_in_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    for name in (PICKLE, "pytorch_model-00001-of-00001.bin"):
+        torch.save({"a": torch.ones(2)}, tmp_path / "model" / name)
+
+    with pytest.raises(UnusableModel, match=r"pytorch_model\.bin: '?a'?: another .* keep one checkpoint"):
+        convert(tmp_path / "model", tmp_path / "out")
+
+
 class RunsCode:
     """Touches a file when it is unpickled."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import socket
 from collections.abc import Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import fsspec
@@ -117,6 +119,53 @@ def test_a_file_of_which_only_the_size_is_known_is_copied_again(tmp_path: Path) 
     for text in ("one", "two"):
         system.pipe_file("/small/corpus.jsonl", text.encode())
         assert (mirror("memory://small", tmp_path) / "corpus.jsonl").read_text() == text
+
+
+def test_a_plan_takes_the_copy_that_is_there_without_the_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+    system, url = fsspec.filesystem("memory"), "memory://planned"
+    system.pipe_file("/planned/corpus.jsonl", b'{"_id": "d0", "title": "", "text": "a sun"}\n')
+    copied = sources.dataset("beir", url, "corpus")
+    system.rm("/planned", recursive=True)
+
+    with sources.assuming_present() as absent:
+        assert sources.dataset("beir", url, "corpus").key == copied.key
+
+    assert not absent
+
+
+def test_another_process_that_copies_the_same_url_is_waited_for(tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file("/shared/corpus.jsonl", b"one")
+    folder = mirror("memory://shared", tmp_path)
+    unfinished = folder / ".queries.jsonl.7-ab.tmp"  # of the other process
+
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        unfinished.touch()
+        waiting = get_context("fork").Process(target=mirror, args=("memory://shared", tmp_path))
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive()
+        assert unfinished.exists()
+    waiting.kill()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file("/small/corpus.jsonl", b"one")
+    (tmp_path / "file").touch()
+
+    with pytest.raises(UserError, match=rf"{tmp_path / 'file'}.*: (?!.*credentials)"):
+        mirror("memory://small", tmp_path / "file" / "cache")
+
+    folder = mirror("memory://small", tmp_path)
+    (folder / "corpus.jsonl").unlink()
+    (folder / "corpus.jsonl").mkdir()
+    with pytest.raises(UserError) as refusal:
+        mirror("memory://small", tmp_path)
+    assert "credentials" not in str(refusal.value)
+    assert str(folder) in str(refusal.value)
 
 
 @pytest.mark.parametrize(

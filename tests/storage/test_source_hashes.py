@@ -15,7 +15,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A file that counts as large, and has not changed for long; the cache is of our own."""
     monkeypatch.setattr(source_hashes, "LARGE", 4)
     monkeypatch.setattr(source_hashes, "SETTLED_SECONDS", -1.0)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "corpus.tsv"
     write(path, b"one two", 1_000_000_000)
     return path
@@ -31,7 +31,7 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def notes(tmp_path: Path) -> list[Path]:
-    return sorted((tmp_path / "cache" / "pretrieve" / "sha256").glob("*"))
+    return sorted((tmp_path / "cache" / "sha256").glob("*"))
 
 
 def test_it_is_not_read_again(large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_note_is_not_believed(
 
 
 def test_small_files_leave_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "small", b"ab", 1_000_000_000)
 
     sha256_of_source(tmp_path / "small")
@@ -90,6 +90,6 @@ def test_a_cache_that_cannot_be_written_is_no_failure(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path / "file"))
 
     assert sha256_of_source(large) == files.hashlib.sha256(b"one two").hexdigest()
