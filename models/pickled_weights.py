@@ -24,7 +24,7 @@ COPIED = {".json", ".txt", ".model", ".jinja", ".safetensors"}  # configuration,
 
 
 def pickled_folders(model: Path) -> list[Path]:
-    """Return the folders of a model, itself or folders in it, with `pytorch_model.bin` or its shards as only weights."""
+    """Return a model's folders, itself or folders in it, with only `pytorch_model.bin` or its shards as weights."""
     folders = [model, *sorted(folder for folder in model.glob("*") if folder.is_dir())]
     return [folder for folder in folders if _pickles(folder) and not any(folder.glob("model*.safetensors"))]
 

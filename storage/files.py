@@ -33,7 +33,7 @@ _hashes: dict[tuple[str, int, int, int, int], str] = {}
 
 
 def cache_folder() -> Path:
-    """Return the folder of caches that are in no store: PRETRIEVE_CACHE, or pretrieve/ in $XDG_CACHE_HOME or ~/.cache."""
+    """Return the folder of caches outside of stores: PRETRIEVE_CACHE, or pretrieve in $XDG_CACHE_HOME or ~/.cache."""
     if own := os.environ.get("PRETRIEVE_CACHE"):
         return Path(own).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "pretrieve"

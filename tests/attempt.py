@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flows import interrupt
 from flows.cli import app, main
 from flows.reproduce import as_flow
 from storage.artifact import Artifact
@@ -34,6 +35,7 @@ def wait(out: Path) -> None:
     assert "prefect.server.api.server" not in sys.modules  # 5 s of CPU: only the embedded server's process needs it
     (folder / "began").touch()
     if (folder / "stuck").exists():
+        interrupt.SECONDS_TO_UNWIND = 2  # this test waits for all of them
         in_c_code()
     while not (folder / "go").exists():
         time.sleep(0.05)

@@ -79,7 +79,7 @@ def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
 
 def no_more(out: Path) -> bool:
     before = len(works.files(out))
-    time.sleep(2)
+    time.sleep(0.5)
     return len(works.files(out)) == before
 
 
@@ -92,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     home = str(tmp_path_factory.mktemp("prefect"))
     prefect_database.provide(Path(home))
     process = subprocess.Popen(
-        [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)],
+        [sys.executable, "-m", "tests.served_prefect", "127.0.0.1", str(port)],
         env=environment(PREFECT_HOME=home, PREFECT_SERVER_API_AUTH_STRING=":".join(LOGIN)),
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -193,7 +193,7 @@ def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None
 def test_a_scheduler_that_does_not_answer_is_named(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dask_cluster, "SECONDS_TO_CONNECT", 3)
+    monkeypatch.setattr(dask_cluster, "SECONDS_TO_CONNECT", 0.5)
     with pytest.raises(UserError, match=f"^execution.dask: no Dask scheduler answers at {address} "):
         works.run(tmp_path / "out", works.write, dask=address)
 

@@ -12,7 +12,6 @@ import yaml
 from flows.recipe.shipped import find_recipe
 from storage.datasets import vital_wikipedia
 from storage.formats.ids import in_slice
-from tests.services.servers import Service
 from tests.test_end_to_end import hashes
 from tests.warm import WHEEL, run
 
@@ -122,13 +121,13 @@ def write_elsewhere(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def finished(prefect_server: Service, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the recipe has run to its report."""
     folder = tmp_path_factory.mktemp("everything")
     write_negatives(folder / "negatives.jsonl")
     write_elsewhere(folder)
     (folder / "everything.yaml").write_text(yaml.safe_dump(recipe(), sort_keys=False))
-    done = run(folder, "reproduce", "everything.yaml", PREFECT_API_URL=prefect_server.url)
+    done = run(folder, "reproduce", "everything.yaml", module="tests.plain_command")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -197,7 +196,7 @@ def test_other_splits_and_other_collections_have_their_tables(finished: Path, re
 def test_a_second_run_builds_nothing(finished: Path) -> None:
     before = hashes(finished / "artifacts")
 
-    done = run(finished, "reproduce", "everything.yaml")
+    done = run(finished, "reproduce", "everything.yaml", module="tests.plain_command")
 
     assert done.returncode == 0, done.stderr
     assert "0 to build" in done.stderr

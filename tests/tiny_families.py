@@ -27,10 +27,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "modernbert": {"local_attention": 8, "global_attn_every_n_layers": 2, "reference_compile": False},
     "mpnet": FAIRSEQ,
     "roberta": FAIRSEQ,
-    "xlm-roberta": FAIRSEQ,
 }  # fmt: skip
 """What the configuration of each family has beyond `SIZES`; DistilBERT has its own names."""
-ALIKE: dict[str, dict[str, Any]] = {"camembert": FAIRSEQ}
+ALIKE: dict[str, dict[str, Any]] = {"camembert": FAIRSEQ, "xlm-roberta": FAIRSEQ}
 """The families with the code of another: only their states and files are tested, not each objective on them."""
 
 

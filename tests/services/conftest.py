@@ -10,7 +10,13 @@ import pytest
 from tests.services.lab import Lab, Site, laboratory, site
 from tests.services.servers import Service, register, start_server, start_worker
 
-LONGEST = ("test_worker_death.py", "test_resume_from_ui.py", "test_two_runs.py", "test_cancel.py", "test_up.py")
+LONGEST = tuple(
+    f"test_{name}.py"
+    for name in (
+        "storm", "worker_death", "resume_from_ui", "compose", "lease", "routing", "two_runs", "cancel", "up",
+        "server_away", "corpus", "lost_server",
+    )
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -124,11 +124,12 @@ def answers(url: str, path: str = "/health") -> bool:
 def start_server(home: Path, port: int | None = None, **more: str) -> Service:
     """A Prefect server on SQLite in `home`, healthy; `more` is for its environment. `url` ends with /api."""
     port = port or free_port()
-    command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     shown = {"PREFECT_UI_URL": f"http://127.0.0.1:{port}", "PREFECT_SERVER_UI_API_URL": "/api"}
     env = environment(home, **shown | more)
+    command = [*PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     if "PREFECT_SERVER_DATABASE_CONNECTION_URL" not in more:
         prefect_database.provide(Path(env["PREFECT_HOME"]))
+        command = [sys.executable, "-m", "tests.served_prefect", "127.0.0.1", str(port)]
     server = start("server", command, env, home / "logs" / "server.log")
     server.url = f"http://127.0.0.1:{port}/api"
     try:

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import os
 
+from tests.plain_command import without_prefect
+
 SECONDS_BETWEEN_CHECKPOINTS, LEASE = 0.1, 10.0
 
 
 def main() -> None:
     """Prepare this process, then run the command line."""
     import flows.cli
-    import flows.reproduce
     import tasks.training.loop
     from storage.store.store import Store
 
     tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS = SECONDS_BETWEEN_CHECKPOINTS
     Store.__init__.__defaults__ = (LEASE,)
     if os.environ.get("STORM_PLAIN"):
-        flows.reproduce.as_flow = lambda *given: given[-1]()
-        flows.reproduce.build_and_show = flows.reproduce.build
+        without_prefect()
     flows.cli.main()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import pretrieve
+from flows.adapt import recipes
 from flows.documentation import notebooks
 from tests.warm import WHEEL
 
@@ -29,6 +30,7 @@ def cells(*sources: str, tags: tuple[str, ...] = ()) -> notebooks.Notebook:
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_on_a_slice(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(recipes, "MOST_THREADS", 1)  # other tests run meanwhile
     notebook = notebooks.read(path)
 
     done = notebooks.executed(notebook, SLICES[path.stem])

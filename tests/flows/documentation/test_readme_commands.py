@@ -15,7 +15,6 @@ from flows.recipe.shipped import PROJECT
 from storage.store.sources import PROJECT_DATA
 from tests.flows.documentation import tutorials
 from tests.flows.documentation.tutorials import SLICE, changes, fenced, run
-from tests.services.servers import Service
 from tests.warm import WHEEL
 
 README = PROJECT / "README.md"
@@ -78,12 +77,12 @@ def test_the_make_targets_are_known(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches a tiny BERT")
-def test_the_commands_run_on_a_slice(tmp_path: Path, prefect_server: Service) -> None:
+def test_the_commands_run_on_a_slice(tmp_path: Path) -> None:
     tutorials.write_collection(tmp_path)
     for line in readme_commands():
         for name, more in HERE.items():
             if line.startswith(name):
-                run(tmp_path, line, more, PREFECT_API_URL=prefect_server.url)
+                run(tmp_path, line, more)
 
     report = json.loads((tmp_path / "artifacts" / "reports" / "small" / "beir" / "report.json").read_text())
     assert {"bm25", "retriever_1"} <= {row["run"] for row in report["rows"]}

@@ -12,7 +12,6 @@ import pytest
 from flows.recipe.shipped import PROJECT
 from tests.flows.documentation import tutorials
 from tests.flows.documentation.tutorials import SLICE, changes, fenced, lines_of, run
-from tests.services.servers import Service
 from tests.warm import WHEEL
 
 pytestmark = [
@@ -22,12 +21,12 @@ pytestmark = [
 PAGES = PROJECT / "docs" / "tutorials"
 
 
-def test_two_pretrainings_are_compared(tmp_path: Path, prefect_server: Service) -> None:
+def test_two_pretrainings_are_compared(tmp_path: Path) -> None:
     page, key, printed = PAGES / "compare_on_the_command_line.md", "", {}
     for line in lines_of(page):
         sliced = changes(SLICE) if line.split()[1] in ("plan", "reproduce", "matrix") else []
         line = line.replace("--seeds 1,2,3", "--seeds 42").replace("KEY", key)  # the recipes' own seed: runs are there
-        printed[line] = run(tmp_path, line, sliced, PREFECT_API_URL=prefect_server.url)
+        printed[line] = run(tmp_path, line, sliced)
         if line.endswith("--json"):
             key = next(row["key"] for row in json.loads(printed[line])["stages"] if row["stage"] == "train")
 
@@ -38,12 +37,12 @@ def test_two_pretrainings_are_compared(tmp_path: Path, prefect_server: Service) 
     assert grid.count("✓ complete") == 2
 
 
-def test_expanded_passages_are_indexed_by_pyserini(tmp_path: Path, prefect_server: Service) -> None:
+def test_expanded_passages_are_indexed_by_pyserini(tmp_path: Path) -> None:
     page = PAGES / "doc2query_for_lucene.md"
     tutorials.write_collection(tmp_path)
     small = changes({"queries.generate.queries_per_passage": "1", "contexts.pseudo_queries": "1"})
     for line in lines_of(page):
-        run(tmp_path, line, small if " build " in line else [], PREFECT_API_URL=prefect_server.url)
+        run(tmp_path, line, small if " build " in line else [])
     (code,) = fenced(page, "python")
 
     ended = subprocess.run(
@@ -58,7 +57,7 @@ def test_expanded_passages_are_indexed_by_pyserini(tmp_path: Path, prefect_serve
     assert "melts ice on roads" in next(row["contents"] for row in rows if row["id"] == best)
 
 
-def test_a_recipe_is_written_and_extended(tmp_path: Path, prefect_server: Service) -> None:
+def test_a_recipe_is_written_and_extended(tmp_path: Path) -> None:
     page = PAGES / "write_a_recipe.md"
     recipe, pretraining = fenced(page, "yaml")
     small = changes({"dataset.fraction": "0.02", "execution.threads": "1"})
@@ -66,13 +65,13 @@ def test_a_recipe_is_written_and_extended(tmp_path: Path, prefect_server: Servic
     plan, reproduce, changed, without = lines_of(page)
     file.write_text(recipe)
     run(tmp_path, plan, small)
-    run(tmp_path, reproduce, small, PREFECT_API_URL=prefect_server.url)
+    run(tmp_path, reproduce, small)
 
     assert recipe.count("pretrain: null\n") == recipe.count("start: backbone\n") == 1
     file.write_text(recipe.replace("pretrain: null\n", pretraining).replace("start: backbone\n", "start: pretrained\n"))
     states = {row["stage"]: row["state"] for row in json.loads(run(tmp_path, f"{plan} --json", small))["stages"]}
     short = changes({"pretrain.steps": "2", "pretrain.batch": "4"})
-    run(tmp_path, changed, [*small, *short], PREFECT_API_URL=prefect_server.url)
+    run(tmp_path, changed, [*small, *short])
     again = json.loads(run(tmp_path, f"{without} --json", small))["stages"]
 
     assert states["split_corpus"] == "cached"

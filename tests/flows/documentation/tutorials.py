@@ -64,7 +64,9 @@ def fenced(page: Path, language: str) -> list[str]:
 
 def run(folder: Path, line: str, more: Sequence[str] = (), **environment: str) -> str:
     """Run a line of a document with further options, and return what it prints."""
-    ended = warm.run(folder, *shlex.split(line)[1:], *more, OMP_NUM_THREADS="1", **environment)
+    ended = warm.run(
+        folder, *shlex.split(line)[1:], *more, module="tests.plain_command", OMP_NUM_THREADS="1", **environment
+    )
     assert ended.returncode == 0, f"{line}\n{ended.stderr}"
     return ended.stdout
 

@@ -197,19 +197,19 @@ def test_the_command_runs_shows_and_resumes_a_matrix(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(recipe(tmp_path, "masked_lm", 4), sort_keys=False))
     command = ["matrix", "tiny.yaml", "--seeds", "1,2", "--vary", "pretrain.fit.learning_rate=1.0e-4,1.0e+30"]
 
-    done = warm.run(tmp_path, *command)
+    done = warm.run(tmp_path, *command, module="tests.plain_command")
 
     assert done.returncode == 1, done.stderr
     assert "lower the learning rate; the next run starts" in done.stderr
     assert "4 runs: 2 complete, 2 failed" in done.stdout
-    shown = warm.run(tmp_path, *command, "--show", "--json")
+    shown = warm.run(tmp_path, *command, "--show", "--json", module="tests.plain_command")
     assert shown.returncode == 0, shown.stderr
     content = json.loads(shown.stdout)
     assert [cell["state"] for cell in content["cells"]] == ["complete", "failed", "complete", "failed"]
     assert content["stages"]["different"] < content["stages"]["of_all_runs"]
     assert {row["seeds"] for row in content["results"]} == {2}
 
-    again = warm.run(tmp_path, *command[:4])
+    again = warm.run(tmp_path, *command[:4], module="tests.plain_command")
 
     assert again.returncode == 0, again.stderr
     assert "0 to build" not in again.stderr  # the recipe's own learning rate is another run

@@ -28,7 +28,6 @@ from storage.store.store import Store
 from tasks.report.page.study_curves import PANELS
 from tasks.session import Done
 from tests import warm
-from tests.services.servers import Service
 from tests.studies import results
 from tests.tiny import WORDS, save_backbone
 from tests.warm import environment
@@ -93,25 +92,22 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def study(workplace: Path, server: Service, *arguments: str) -> tuple[int, str]:
+def study(workplace: Path, *arguments: str) -> tuple[int, str]:
     """`pretrieve study` on the claims of the place: its exit code and all that it says."""
-    done = warm.run(
-        workplace, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300,
-        PREFECT_API_URL=server.url,
-    )  # fmt: skip
+    done = warm.run(workplace, "study", *arguments, "--claims", "claims.yaml", "--results", "results", timeout=300)
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.slow
-def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: Path, prefect_server: Service) -> None:
-    code, output = study(workplace, prefect_server, "run", "--hours", "0")
+def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: Path) -> None:
+    code, output = study(workplace, "run", "--hours", "0")
     assert code == 0
     assert "not started: masked_lm, seed 1" in output
 
     command = ["study", "run", "--hours", "1", "--claims", "claims.yaml", "--results", "results"]
     files = workplace / "stdout", workplace / "stderr"
     files[1].touch()
-    env = environment(workplace, PREFECT_API_URL=prefect_server.url)
+    env = environment(workplace)
     cut = warm.start(*command, cwd=workplace, env=env, stdout=files[0], stderr=files[1])
     deadline = time.monotonic() + 240
     while "pretrain" not in files[1].read_text().partition("retro_mae, seed 1")[2]:
@@ -122,7 +118,7 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     assert [run.folder.parent.name for run in read_study_runs(workplace / "results")] == ["masked_lm"]
     first = (workplace / "results" / "masked_lm" / "seed-1" / "scores.parquet").read_bytes()
 
-    code, output = study(workplace, prefect_server, "run", "--hours", "1")
+    code, output = study(workplace, "run", "--hours", "1")
     assert code == 0, output
     assert "nothing is missing" in output
     assert "masked_lm, seed 1" not in output  # it was kept before the kill
@@ -143,16 +139,16 @@ def test_a_study_resumes_after_a_kill_and_repeats_runs_of_other_code(workplace: 
     measured = one.measured("retriever_1", "MRR@10")
     assert measured is not None
     assert measured[1].mean() == pytest.approx(row["value"])
-    assert "4 of 4 runs kept" in study(workplace, prefect_server, "status")[1]
+    assert "4 of 4 runs kept" in study(workplace, "status")[1]
     # the killed pre-training was timed in its last attempt only, if it had begun
     assert cheaper.verdict in ("not run", "inconclusive")
 
     path, first_run = workplace / "masked_lm.yaml", Trial("masked_lm", 1).folder(workplace / "results")
     before = read_study_run(first_run)
     path.write_text(path.read_text().replace("temperature: 1.0", "temperature: 0.5"))
-    _, output = study(workplace, prefect_server, "status")
+    _, output = study(workplace, "status")
     assert "masked_lm, seed 1: built by other code or data" in output
-    code, output = study(workplace, prefect_server, "run", "--hours", "1", "--only", "cheaper")
+    code, output = study(workplace, "run", "--hours", "1", "--only", "cheaper")
     assert code == 0
     assert "built by other code or data; running it again" in " ".join(output.split())
     assert read_study_run(first_run) != before

@@ -36,8 +36,12 @@ FAST = {("roberta", "masked_lm"), ("electra", "retro_mae, embedded")} | {
         "retro_mae, embedded",
     )
 }
-SLOW = {(family, name) for family in FAMILIES for name in NAMES}
-"""Each objective on each family; on ModernBERT, which differs most from BERT, some of them in the fast tests."""
+KINDS = (
+    "condenser", "cot_mae, masked", "cot_mote, mixture", "dup_mae, released", "retro_mae, embedded", "sim_cse",
+)  # fmt: skip
+"""Objectives with a head, a decoder, experts, a bag of words, embeddings as the decoder's input, and none of these."""
+SLOW = {("modernbert", name) for name in NAMES} | {(family, name) for family in FAMILIES for name in KINDS}
+"""Each objective on ModernBERT, which differs most from BERT; some are fast tests. Each kind on each family."""
 EACH = [
     pytest.param(family, name, marks=() if (family, name) in FAST else pytest.mark.slow, id=f"{family}, {name}")
     for family, name in sorted(FAST | SLOW)

@@ -12,7 +12,7 @@ from models.layers.backbone import Backbone
 from models.layers.unpadding import Packing
 from models.masking import IGNORED
 from models.tokens import Tokenizer
-from tests.models.families.test_objectives import batch, objective
+from tests.models.families.test_objectives import KINDS, batch, objective
 from tests.tiny_families import FAMILIES
 
 VECTOR_ONLY = {
@@ -59,8 +59,10 @@ def reached(loss: Tensor, states: Tensor, packing: Packing) -> Tensor:
     return packing.padded(torch.zeros_like(states) if gradient is None else gradient).abs().amax(-1) > 0
 
 
-@every_family
-@pytest.mark.parametrize("name", VECTOR_ONLY)
+@pytest.mark.parametrize(("family", "name"), [
+    pytest.param(family, name, marks=() if family in FAST else pytest.mark.slow)
+    for family in FAMILIES for name in VECTOR_ONLY if family in FAST or name in KINDS
+])  # fmt: skip
 def test_a_loss_of_the_vector_reaches_first_states_only(
     family: str, name: str, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

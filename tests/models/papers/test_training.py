@@ -143,8 +143,7 @@ def direct_pass(objective: Any, batch: Any, spans: list[tuple[int, int]]) -> Los
 
 
 @every_paper
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize(("chunk", "dropout"), [(1, 0.0), (3, 0.0), (3, 0.3)])
 @pytest.mark.usefixtures("store")
 def test_chunks_have_the_gradients_of_a_direct_pass(
     tokenizer: Tokenizer, paper: Paper, chunk: int, dropout: float, request: pytest.FixtureRequest

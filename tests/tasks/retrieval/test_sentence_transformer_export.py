@@ -25,7 +25,7 @@ from storage.store.store import Store
 from tasks.retrieval.encode import TextEncoder
 from tasks.retrieval.sentence_transformer_export import Exported, add_files
 from tests.tiny import LATE, LEXICAL, save_tokenizer, tiny_bert, tiny_tokenizer
-from tests.tiny_families import FAMILIES, tiny_family
+from tests.tiny_families import ALIKE, FAMILIES, tiny_family
 
 QUERIES = ["river castle", "king", "winter garden, stone. bread music planet ocean tree letter engine bridge"]
 PASSAGES = ["river castle.", "king stone, bread winter", "music", "painter planet castles tree ocean music king " * 3]
@@ -53,7 +53,7 @@ KINDS: dict[str, tuple[RetrieverSettings, str]] = {
 OF_EVERY_FAMILY = ("normalised", "SPLADE", "ColBERT")
 CASES = [("bert", "siamese", kind) for kind in KINDS]
 CASES += [("bert", "separate", kind) for kind in KINDS if KINDS[kind][1] != "MultiVectorEncoder"]
-CASES += [(family, "siamese", kind) for family in FAMILIES for kind in OF_EVERY_FAMILY]
+CASES += [(family, "siamese", kind) for family in (*FAMILIES, *ALIKE) for kind in OF_EVERY_FAMILY]
 CASES.remove(("deberta-v2", "siamese", "ColBERT"))  # its [MASK]s are computed otherwise
 # For `transformers` id 1 is padding in every MPNet. Here it is [UNK], which this kind's prompts have.
 CASES.remove(("mpnet", "siamese", "SPLADE"))

@@ -26,7 +26,7 @@ from tests.tasks.runtime.test_signals import last_step, saved_checkpoints, slow_
 from tests.tasks.training.small_objectives import lines
 
 TRAINING = together.TrainingSettings(kinds=["coil"], chunk=2)
-SILENCE = 15.0  # seconds after which a host is lost here
+SILENCE = 10.0  # seconds after which a host is lost here
 JOINER = f"""
 import sys
 from pathlib import Path
