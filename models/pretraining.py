@@ -71,6 +71,12 @@ def check_rates(**rates: float) -> None:
         raise ValueError(f"{' and '.join(wrong)}: expected a share above 0 and at most 1")
 
 
+def check_decoder_width(width: int | None) -> None:
+    """Raise ValueError unless the inner size of a decoder's MLPs is 1 or more, or None."""
+    if width is not None and width < 1:
+        raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
+
+
 def check_lengths(**lengths: int) -> None:
     """Raise ValueError unless all lengths leave room for a token between [CLS] and [SEP]."""
     wrong = [name for name, length in lengths.items() if length < 3]

@@ -28,8 +28,8 @@ class Family(Adapter):
     def run(self, layers: Iterable[nn.Module], hidden_NH: Tensor, packing: Packing) -> Tensor:
         hidden_BLH = packing.padded(hidden_NH)
         bias_BALL = self.encoder.encoder.compute_position_bias(hidden_BLH)
-        hidden = torch.zeros((), device=bias_BALL.device), torch.finfo(bias_BALL.dtype).min
-        mask = None if packing.visible is None else torch.where(packing.visible, *hidden)
+        zero, lowest = torch.zeros((), device=bias_BALL.device), torch.finfo(bias_BALL.dtype).min
+        mask = None if packing.visible is None else torch.where(packing.visible, zero, lowest)  # added to the scores
         for layer in layers:
             hidden_BLH = layer(hidden_BLH, mask, position_bias=bias_BALL)[0]
         return packing.packed(hidden_BLH)

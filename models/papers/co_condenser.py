@@ -20,9 +20,10 @@ from torch import nn
 
 from models.batch import Rows
 from models.losses import partner_contrast, recovery_loss
+from models.masked_texts import MaskedTexts
 from models.objective import Losses, Vectors
 from models.papers import condenser
-from models.papers.condenser import Head, Masked
+from models.papers.condenser import Head
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
@@ -51,8 +52,8 @@ class Settings(condenser.Settings):
 class Batch(Rows):
     """Pairs of masked texts; texts and contexts are padded separately."""
 
-    text: Masked
-    context: Masked
+    text: MaskedTexts
+    context: MaskedTexts
 
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens of texts and contexts, which both MLM losses predict."""
@@ -62,7 +63,7 @@ class Batch(Rows):
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask and pad the texts and their contexts."""
     sides = ((raw.texts, settings.max_tokens), (raw.contexts, settings.context_max_tokens))
-    return Batch(*(Masked.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
+    return Batch(*(MaskedTexts.make(texts, longest, settings.mask_rate, tokenizer, random) for texts, longest in sides))
 
 
 class Pretraining(nn.Module):

@@ -11,25 +11,22 @@ Shape suffixes: B batch, L length, H hidden, N real tokens of all texts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from models.batch import HostProperty, Rows, flat_positions
+from models.batch import Rows
 from models.layers.backbone import Backbone
 from models.layers.bert_layers import Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import recovery_loss
-from models.masking import IGNORED, mask_words
+from models.masked_texts import MaskedTexts
 from models.objective import Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import Pooling, pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.texts import Row, crop_with_specials
 from models.tokens import Tokenizer, Tokens
 
 
@@ -56,30 +53,10 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Masked(Rows):
-    """Masked texts with the ids to recover; labels are IGNORED at all other positions."""
-
-    tokens: Tokens
-    labels: Tensor
-
-    @staticmethod
-    def make(rows: Sequence[Row], max_tokens: int, rate: float, tokenizer: Tokenizer, random: RowRandom) -> Masked:
-        """Crop the texts, add special tokens, mask whole words and pad."""
-        texts = crop_with_specials(rows, max_tokens, tokenizer, random)
-        inputs, labels = mask_words(texts, tokenizer, rate, random)
-        return Masked(texts.tokens(inputs), torch.from_numpy(labels))
-
-    @HostProperty
-    def labelled(self) -> Tensor:
-        """The flat positions [N] of masked tokens."""
-        return flat_positions(self.labels != IGNORED)
-
-
-@dataclass(frozen=True)
 class Batch(Rows):
     """A batch of masked texts."""
 
-    text: Masked
+    text: MaskedTexts
 
     def num_terms(self, loss: str) -> int:
         """Return the number of masked tokens, which both losses predict."""
@@ -88,7 +65,7 @@ class Batch(Rows):
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, mask and pad the texts."""
-    return Batch(Masked.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
+    return Batch(MaskedTexts.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 
 
 class Pretraining(nn.Module):

@@ -28,7 +28,7 @@ from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
+from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
@@ -69,8 +69,7 @@ class Settings:
         check_lengths(max_tokens=self.max_tokens, context_max_tokens=self.context_max_tokens)
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
-        if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
+        check_decoder_width(self.decoder_width)
         if self.decoder == "ar" and (self.window is None or self.window < 1 or self.context_mask_rate is not None):
             raise ValueError("decoder ar: expected a window of 1 or more, and null for context_mask_rate")
         if self.decoder == "ae" and self.decoder_width is not None:

@@ -14,7 +14,7 @@ Shape suffixes: B batch, L length of a text, H hidden, V vocabulary, N positions
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,13 +28,13 @@ from models.layers.decoder import AutoRegressiveDecoder, shared
 from models.layers.max_logits import max_of_logits
 from models.layers.unpadding import among
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, mask_words
+from models.masked_texts import MaskedTexts
+from models.masking import IGNORED
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
+from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import Role, pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.texts import Row, crop_with_specials
 from models.tokens import Tokenizer, Tokens
 
 
@@ -73,23 +73,14 @@ class Settings:
             raise ValueError("lexical_bottleneck: expected l1 or softmax where bottlenecks have lexical, else null")
         if self.decoder_layers < 1:
             raise ValueError("decoder_layers: expected 1 or more")
-        if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
+        check_decoder_width(self.decoder_width)
         if self.window < 1:
             raise ValueError("window: expected 1 or more")
 
 
 @dataclass(frozen=True)
-class Masked(Rows):
-    """Masked texts with the ids to recover; labels are IGNORED at all other positions."""
-
-    tokens: Tokens
-    labels: Tensor
-
-    @HostProperty
-    def labelled(self) -> Tensor:
-        """The flat positions [N] of masked tokens."""
-        return flat_positions(self.labels != IGNORED)
+class Masked(MaskedTexts):
+    """Masked texts with what the decoder reads of them."""
 
     @HostProperty
     def content(self) -> Tensor:
@@ -120,7 +111,10 @@ class Batch(Rows):
         return self.query if role == "query" else self.passage
 
     def num_terms(self, loss: str) -> int:
-        """Return the number of positions whose token a loss predicts; the decoder never predicts [CLS]."""
+        """Return the number of positions whose token a loss predicts; the decoder never predicts [CLS].
+
+        A loss is named mlm_ROLE or decode_ROLE_BOTTLENECK, by the role whose vector or states it reads.
+        """
         task, role = loss.split("_")[:2]
         source: Role = "query" if role == "query" else "passage"
         if task == "mlm":
@@ -130,16 +124,11 @@ class Batch(Rows):
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop the texts, add special tokens, mask whole words and pad: first all passages, then their queries."""
-
-    def masked(rows: Sequence[Row], longest: int) -> Masked:
-        texts = crop_with_specials(rows, longest, tokenizer, random)
-        inputs, labels = mask_words(texts, tokenizer, settings.mask_rate, random)
-        return Masked(texts.tokens(inputs), torch.from_numpy(labels))
-
     targets: dict[Role, Role] = {"passage": "query"}
     if settings.query_target != "none":
         targets["query"] = settings.query_target
-    passages, queries = masked(raw.texts, settings.max_tokens), masked(raw.contexts, settings.query_max_tokens)
+    passages = Masked.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random)
+    queries = Masked.make(raw.contexts, settings.query_max_tokens, settings.mask_rate, tokenizer, random)
     return Batch(passages, queries, targets)
 
 
@@ -170,7 +159,9 @@ class Pretraining(nn.Module):
             width=settings.decoder_width,
             max_tokens=max(settings.max_tokens, settings.query_max_tokens),
         )
-        self.query_decoder = copy.copy(self.decoder)  # with the same layers
+        # A shallow copy: both have the same layers as submodules, and each the vocabulary and embeddings of an encoder,
+        # which are functions and no submodules.
+        self.query_decoder = copy.copy(self.decoder)
         self.query_decoder.vocabulary, self.query_decoder.embeddings = shared(initial.encoder.query)
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:

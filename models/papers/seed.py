@@ -22,7 +22,7 @@ from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_tokens
 from models.objective import Losses, Vectors
-from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
+from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
@@ -54,8 +54,7 @@ class Settings:
         wrong = [name for name in ("decoder_layers", "window") if getattr(self, name) < 1]
         if wrong:
             raise ValueError(f"{' and '.join(wrong)}: expected 1 or more")
-        if self.decoder_width is not None and self.decoder_width < 1:
-            raise ValueError("decoder_width: expected 1 or more, or null for the backbone's intermediate size")
+        check_decoder_width(self.decoder_width)
 
 
 @dataclass(frozen=True)

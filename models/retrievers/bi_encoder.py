@@ -1,4 +1,4 @@
-"""The bi-encoder before and after pre-training: a BERT for queries and passages, with one vector per text.
+"""The bi-encoder before and after pre-training: an encoder for queries and passages, with one vector per text.
 
 A checkpoint's folder states its pooling in the files of sentence-transformers (`modules.json`,
 `1_Pooling/config.json`), so that package opens it too.
@@ -20,9 +20,9 @@ POOLING = Path("1_Pooling") / "config.json"
 
 
 class DenseEncoder(nn.Module):
-    """A BERT for passages and one for queries, whose pooled last hidden states are the texts' vectors.
+    """An encoder for passages and one for queries, whose pooled last hidden states are the texts' vectors.
 
-    By default both are the same BERT; `models.retrievers.towers` builds encoders that share only some parts.
+    By default both are the same; `models.retrievers.towers` builds encoders that share only some parts.
     """
 
     def __init__(self, passage: Backbone, pooling: Pooling, query: Backbone | None = None):
@@ -41,7 +41,7 @@ class DenseEncoder(nn.Module):
         return self.passage.config.max_position_embeddings
 
     def tower(self, role: Role) -> Backbone:
-        """Return the BERT that encodes texts of a role."""
+        """Return the encoder of texts of a role."""
         return self.query if role == "query" else self.passage
 
 

@@ -1,7 +1,7 @@
 """CAME: a mixture of experts with private layers above shared layers, which compete for the queries of a batch.
 
 Queries differ in the kind of match they need: words, phrases or meaning. A lexical, a local (here `late`) and a global
-(here `dense`) expert therefore share the lower layers of one BERT. In the first phase all experts learn from every
+(here `dense`) expert therefore share the lower layers of one encoder. In the first phase all experts learn from every
 query equally; in the second an expert learns most from the queries whose positive it ranks best.
 
 Cai et al. 2023, CAME: Competitively Learning a Mixture-of-Experts Model for First-stage Retrieval, sections 3.2, 3.3.
@@ -28,7 +28,7 @@ from models.settings import VALIDATED
 from models.tokens import Tokens
 
 OWNER_ORDER = ("dense", "late", "lexical")
-"""The first of these views that a model has uses the BERT's own upper layers, so its folder opens as that expert."""
+"""The first of these views that a model has uses the encoder's own upper layers, so its folder opens as that expert."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Competition:
 class Experts(nn.Module):
     """The private layers of each view, above the shared ones (section 3.2).
 
-    One view, the owner, uses the BERT's own upper layers. The parameters here are copies of them for the other views.
+    One view, the owner, has the encoder's own upper layers. The parameters here are copies of them for the other views.
     """
 
     def __init__(self, model: Backbone, views: Sequence[str], shared_layers: int) -> None:

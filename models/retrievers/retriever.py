@@ -6,7 +6,7 @@ weights, DupMAE's representation. In CAME's mixture each view has private layers
 A pair's score is the weighted sum of its views' scores.
 
 A checkpoint's folder contains the encoders in Hugging Face's layout, `retriever.json` with the settings of the views,
-and `retriever.safetensors` with the views' parameters. A folder without these two files is a plain BERT: dense.
+and `retriever.safetensors` with the views' parameters. A folder without these two files is a plain encoder: dense.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def load(folder: Path) -> Retriever:
 def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
     """Load a retriever for training, with the folder's view parameters if its views have the same parts.
 
-    Normalisation and prompts that the settings leave open are those of the folder.
     Otherwise experts are copies of the encoders' layers, a lexical view's own matrix is that of DupMAE's pre-training
-    if there is one, and other parameters of views are initialised at random.
+    if there is one, and other parameters of views are initialised at random. Normalisation and prompts that the
+    settings leave open are those of the folder. Raises UnusableModel where the folder's weights do not fit.
     """
     initial = read_settings(folder)
     retriever = _opened(folder, settings.with_defaults(initial))
@@ -177,7 +177,7 @@ def _opened(folder: Path, settings: RetrieverSettings) -> Retriever:
 
 
 def read_settings(folder: Path) -> RetrieverSettings:
-    """Return the settings of a checkpoint's views; those of a plain BERT are one dense view."""
+    """Return the settings of a checkpoint's views; those of a plain encoder are one dense view."""
     path = folder / SETTINGS
     if not path.is_file():
         return RetrieverSettings(dense=Dense(dim=None))

@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
 from models.representation import Pooling, Representation, Role, inner_products, pool
-from models.settings import VALIDATED, omitted_at
+from models.settings import VALIDATED, check_weight, omitted_at
 from models.tokens import Tokenizer, Tokens
 
 
@@ -44,8 +44,7 @@ class Settings:
             raise ValueError("dim: expected 1 or more, or null for no projection")
         if self.bias and self.dim is None:
             raise ValueError("bias: a bias belongs to a projection; expected a dim, or a bias of false")
-        if not 0 < self.weight < float("inf"):
-            raise ValueError("weight: expected a number above 0; leave out a view that is not used")
+        check_weight(self.weight)
 
 
 class View(nn.Module):

@@ -21,7 +21,7 @@ from models.batch import Rows, first_positions, known
 from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
 from models.representation import Representation, Role, inner_products
-from models.settings import VALIDATED, omitted_at
+from models.settings import VALIDATED, check_weight, omitted_at
 from models.tokens import Tokenizer, Tokens
 
 MAX_ELEMENTS = 2**26
@@ -63,8 +63,7 @@ class Settings:
             raise ValueError("exact_match: no passage has a [MASK] to match, so expected null for query_masks")
         if self.exact_match and self.markers:
             raise ValueError("exact_match: the markers of queries and passages never match; expected markers: false")
-        if not 0 < self.weight < float("inf"):
-            raise ValueError("weight: expected a number above 0; leave out a view that is not used")
+        check_weight(self.weight)
 
 
 def marker_ids(settings: Settings | None, tokenizer: Tokenizer) -> dict[Role, int]:

@@ -22,7 +22,7 @@ from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
 from models.layers.max_logits import max_logits
 from models.representation import Representation, Role, inner_products
-from models.settings import VALIDATED
+from models.settings import VALIDATED, check_weight
 from models.tokens import Tokenizer, Tokens
 
 Activation = Literal["log1p_relu", "relu", "none"]
@@ -59,8 +59,7 @@ class Settings:
         for name, top in (("top_passages", self.top_passages), ("top_queries", self.top_queries)):
             if top is not None and top < 1:
                 raise ValueError(f"{name}: expected 1 or more, or null for all WordPiece tokens")
-        if not 0 < self.weight < float("inf"):
-            raise ValueError("weight: expected a number above 0; leave out a view that is not used")
+        check_weight(self.weight)
 
 
 class View(nn.Module):
