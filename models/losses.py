@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax, s
 def masked_lm_loss(logits_NV: Tensor, labels_N: Tensor) -> Tensor:
     """Return the mean cross-entropy over N masked positions; without positions it is 0 with a gradient of 0.
 
-    Equations 4, 6 and 10 of query-as-context pre-training.
+    Equations 4, 6 and 10 of query-as-context pre-training, which print a sum with a sign too many; the mean is that of
+    the released code.
     """
     if not len(labels_N):
         return logits_NV.sum()

@@ -4,8 +4,8 @@ A deep encoder reads a lightly masked text, and one decoder layer must recover e
 contain only the vector and a position; each position attends to its own random half of the text and never to itself.
 Every token thus gives a training signal, and the vector has to carry what that half does not show.
 
-Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. The query stream is `sum`, as printed
-and as in RetroMAE's released code, or `embedded`, as in DupMAE's released code.
+Xiao et al., RetroMAE; here by Xiao and Liu, DupMAE, section 3.1, equations 1-5. The query stream is `sum`, as rebuilt
+from equation 2 and in RetroMAE's released code, or `embedded`, as in DupMAE's released code.
 
 Shape suffixes: B batch, L length, Q = L - 1 positions after [CLS], R masks per text, H hidden, N predicted positions.
 """
@@ -135,7 +135,7 @@ class Pretraining(nn.Module):
 
 
 def summed_queries(vectors_BH: Tensor, positions_QH: Tensor, model: Backbone) -> Tensor:
-    """Return H1 [B, Q, H] as printed (equation 2): h + p_i."""
+    """Return H1 [B, Q, H] as rebuilt from equation 2: h + p_i."""
     return vectors_BH[:, None] + positions_QH
 
 
