@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tasks.runtime.formatting import in_units
 
 MOST_HOURS = 48.0  # of one stage, on one process
 LEAST_SECONDS = 1.0  # of a stage, below which its growth is noise
@@ -46,12 +48,24 @@ class Extrapolation:
         """Return what would break or take too long, given the bytes of `memory` and `disk` of this machine."""
         name = f"{self.measured.stage} {self.measured.round}".strip()
         problems = [
-            f"{name}: about {value / 2**30:,.0f} GB of {kind}, this machine has {limits[kind] / 2**30:,.0f} GB"
+            _exceeds(name, kind, value, limits[kind])
             for kind, value in (("memory", self.memory), ("disk", self.disk)) if value > limits[kind]
         ]  # fmt: skip
         if self.hours is not None and self.hours > MOST_HOURS:
             problems.append(f"{name}: about {self.hours:,.0f} hours on one process, growing as N^{self.growth:.1f}")
         return problems
+
+
+def problems_of(stages: Sequence[Extrapolation], limits: Mapping[str, float]) -> list[str]:
+    """Return the problems of each stage, and that of all together: a store keeps the artifacts of every stage."""
+    problems = [problem for stage in stages for problem in stage.problems(limits)]
+    if (disk := sum(stage.disk for stage in stages)) > limits["disk"]:
+        problems.append(_exceeds("all stages", "disk", disk, limits["disk"]))
+    return problems
+
+
+def _exceeds(name: str, kind: str, value: float, limit: float) -> str:
+    return f"{name}: about {in_units(value)} of {kind}, this machine has {in_units(limit)}"
 
 
 def extrapolate(small: Measurement, large: Measurement, sizes: tuple[int, int], full: int) -> Extrapolation:
@@ -67,8 +81,9 @@ def extrapolate(small: Measurement, large: Measurement, sizes: tuple[int, int], 
         growth = min(2.0, max(0.0, growth))
     slope = (full - sizes[1]) / (sizes[1] - sizes[0])
     risen = large.memory - small.memory
-    memory = large.memory + (risen * slope if risen >= LEAST_GROWTH else 0)
-    disk = large.disk + max(0, large.disk - small.disk) * slope
+    # A collection may be smaller than the synthetic ones: the line through both may then reach below 0.
+    memory = max(0, large.memory + (risen * slope if risen >= LEAST_GROWTH else 0))
+    disk = max(0, large.disk + max(0, large.disk - small.disk) * slope)
     hours = None if large.on_gpu else large.seconds * times**growth / 3600
     return Extrapolation(large, growth, hours, memory, disk)
 

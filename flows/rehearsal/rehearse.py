@@ -13,6 +13,7 @@ from typing import Any
 
 from flows.chain.transfer import suite_of
 from flows.plan.costs import CostEstimate
+from flows.plan.counts import CollectionCounts
 from flows.plan.plan import WIDTH, planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
@@ -30,6 +31,7 @@ from flows.rehearsal.measurement import (
     by_stage_and_round,
     extrapolate,
     peak_memory,
+    problems_of,
     reset_peak_memory,
 )
 from flows.rehearsal.synthetic import tokenizer_folder, write_collection, write_negatives, write_suite
@@ -60,7 +62,8 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
     recipe, path = load_recipe(name, changes)
-    full = datasets.num_rows(recipe.dataset.reader, recipe.corpora.retrieve) or passages
+    known = num_passages(recipe)
+    full = known or passages
     sizes = passages // SHARE, passages
     progress = unwrapped(stderr=True)
     runs: list[Run] = []
@@ -73,7 +76,10 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     stages = [extrapolate(one, other, sizes, full) for one, other in zip(small, large, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         limits = {"memory": float(_memory()), "disk": float(shutil.disk_usage(folder).free)}
-    problems = impossible + [problem for stage in stages for problem in stage.problems(limits)]
+    problems = impossible + problems_of(stages, limits)
+    if known is None:
+        collection = recipe.dataset.path or recipe.dataset.reader
+        problems.append(f"the size of {collection} is not known here: numbers are for {passages:,} passages")
     problems += [run.unfinished for run in runs if run.unfinished]
     if as_json:
         say_json({"recipe": path.stem, "passages": list(sizes), "full": full,
@@ -93,6 +99,15 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
         say("steps have the recipe's model, lengths and precision, random weights, and the chunk that fits here")
     for problem in problems or ["nothing would break on this machine"]:
         say(problem)
+
+
+def num_passages(recipe: Recipe[Any]) -> int | None:
+    """Return how many texts the recipe retrieves: counted in files that are here, or as published; None if unknown."""
+    data, part = recipe.dataset, recipe.corpora.retrieve
+    if (counted := CollectionCounts(recipe).documents(data, part)) is not None:
+        return counted
+    published = datasets.num_rows(data.reader, part)
+    return published and round(published * (data.fraction or 1))
 
 
 @dataclasses.dataclass(frozen=True)

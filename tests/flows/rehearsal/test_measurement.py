@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from flows.rehearsal.measurement import Measurement, by_stage_and_round, extrapolate, peak_memory, reset_peak_memory
+from flows.rehearsal.measurement import (
+    Measurement,
+    by_stage_and_round,
+    extrapolate,
+    peak_memory,
+    problems_of,
+    reset_peak_memory,
+)
 
 SIZES, FULL = (1000, 4000), 16_000
 LIMITS = {"memory": 1e9, "disk": 1e9}
@@ -36,6 +43,12 @@ def test_memory_and_disk_grow_linearly() -> None:
     assert (stage.memory, stage.disk) == (2**30 + 5 * 2**27, 40 + 30 * 4)
 
 
+def test_a_smaller_collection_needs_no_less_than_nothing() -> None:
+    stage = extrapolate(measurement(1, 0, 0), measurement(4, 2**27, 30), SIZES, 10)
+
+    assert (stage.memory, stage.disk) == (0, 0)
+
+
 def test_noise_is_not_extrapolated() -> None:
     stage = extrapolate(measurement(0.01, 2**30), measurement(0.9, 2**30 + 2**20), SIZES, FULL)
 
@@ -59,9 +72,16 @@ def test_problems_name_stage_amount_and_limit() -> None:
 
     memory, hours = stage.problems(LIMITS)
 
-    assert memory == "mine retriever_1: about 67 GB of memory, this machine has 1 GB"
+    assert memory == "mine retriever_1: about 67.3 GiB of memory, this machine has 953.7 MiB"
     assert hours == "mine retriever_1: about 200 hours on one process, growing as N^1.0"
     assert not extrapolate(measurement(1), measurement(4), SIZES, FULL).problems(LIMITS)
+
+
+def test_a_store_keeps_the_artifacts_of_all_stages() -> None:
+    stages = [extrapolate(measurement(1, disk=disk), measurement(1, disk=disk), SIZES, FULL) for disk in (2**29, 2**29)]
+
+    assert problems_of(stages, LIMITS) == ["all stages: about 1.0 GiB of disk, this machine has 953.7 MiB"]
+    assert problems_of(stages[:1], LIMITS) == []
 
 
 def test_the_peak_of_memory_is_that_since_the_reset() -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from flows.recipe.load import load_recipe
 from flows.rehearsal import rehearse as rehearsal
 from flows.rehearsal import synthetic
-from flows.rehearsal.rehearse import rehearse
+from flows.rehearsal.rehearse import num_passages, rehearse
+from flows.rehearsal.synthetic import write_collection
 from flows.rehearsal.time_limit import OverTime, time_limit
+from storage.datasets import beir
+from storage.formats.ids import in_slice
 from tests.flows.test_json_output import has_documented_fields
 from tests.tiny import save_tokenizer
 
@@ -59,14 +63,31 @@ def test_a_stage_that_takes_too_long_ends_the_rehearsal(
         return real(job, current)
 
     monkeypatch.setattr(rehearsal, "run_job", slow)
-    rehearse("sim_cse", 40, 600.0, ["bm25.engine=bm25s"], as_json=False)
+    rehearse("sim_cse", 40, 600.0, ["bm25.engine=bm25s", "dataset.reader=beir", "dataset.path=nowhere"], as_json=False)
 
     printed = capsys.readouterr().out
+    assert "the size of nowhere is not known here: numbers are for 40 passages" in printed
+    assert "nothing would break" not in printed
     assert "split_corpus: more than 600 s with 10 passages; none after it ran" in printed
     assert "│ ingest" in printed
     assert "│ split_corpus" not in printed
     assert started.count("split_corpus") == 1  # not with more passages
     assert started.count("ingest_corpus") == 2
+
+
+def test_the_size_of_the_collection_is_counted_or_published(tmp_path: Path) -> None:
+    write_collection(tmp_path, 100, "train", ["dev"])
+    half = sum(in_slice(row["doc_id"], 0.5) for row in beir.texts(tmp_path, "corpus"))
+
+    def size(reader: str, path: Path | str, fraction: float | None) -> int | None:
+        changes = (f"reader={reader}", f"path={path}", f"fraction={json.dumps(fraction)}")
+        return num_passages(load_recipe("sim_cse", [f"dataset.{change}" for change in changes])[0])
+
+    assert size("beir", tmp_path, None) == 100
+    assert size("beir", tmp_path, 0.5) == half < 100
+    assert size("msmarco", "nowhere", None) == 8_841_823
+    assert size("msmarco", "nowhere", 0.25) == round(8_841_823 / 4)
+    assert size("beir", "nowhere", None) is None
 
 
 def test_a_block_within_its_limit_is_not_interrupted() -> None:
