@@ -31,6 +31,7 @@ from tasks.stage import build_artifact
 
 FILES_SHOWN = 3
 DIFFERS = "differs"
+FAILED = "cannot be built again"
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,14 @@ class Rebuildable:
 def verify_deep(names: Sequence[str], changes: Sequence[str], folder: Path, sampling: Sampling) -> None:
     """Rebuild a sample of the artifacts of the named recipes, or of the recipes with a report in the store.
 
-    Exit code 1 where an artifact differs that was built on a machine like this one.
+    Exit code 1 where an artifact differs on a machine like the one that built it, or cannot be built again.
     """
     store = Store.open(folder)
-    known = _artifacts(names or _of_reports(store), changes, store, must_work=bool(names))
+    rebuild_sample(_artifacts(names or _of_reports(store), changes, store, must_work=bool(names)), sampling)
+
+
+def rebuild_sample(known: Mapping[str, Rebuildable], sampling: Sampling) -> None:
+    """Rebuild a sample of artifacts, and print each outcome. Exit code 1 as in `verify_deep`."""
     chosen, outcomes = drawn(known, sampling), Counter[str]()
     with tempfile.TemporaryDirectory(prefix="pretrieve-verify-") as scratch:
         for number, candidate in enumerate(chosen, 1):
@@ -67,7 +72,7 @@ def verify_deep(names: Sequence[str], changes: Sequence[str], folder: Path, samp
             outcomes[outcome] += 1
             say(f"{number} of {len(chosen)}: {candidate.job.label}: {words}")
     say(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()) or "nothing was built again")
-    if outcomes[DIFFERS]:
+    if outcomes[DIFFERS] or outcomes[FAILED]:
         raise typer.Exit(1)
 
 
@@ -140,7 +145,7 @@ def rebuilt(candidate: Rebuildable, current: Session) -> tuple[str, str]:
         with session(current):
             again = build_artifact(job, current)
     except Exception as error:  # noqa: BLE001  (whatever a stage raises, the others are still compared)
-        return "cannot be built again", f"cannot be built again: {type(error).__name__}: {one_line(str(error))}"
+        return FAILED, f"{FAILED}: {type(error).__name__}: {one_line(str(error))}"
     if again.hash == manifest.hash:
         return "equal", f"equal, built again in {duration(again.built['seconds'])}"
     files = sorted(

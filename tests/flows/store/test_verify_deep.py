@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from flows.store.verify_deep import Rebuildable, Sampling, as_built, drawn, rebuilt, verify_deep
+from flows.store.verify_deep import Rebuildable, Sampling, as_built, drawn, rebuild_sample, rebuilt, verify_deep
 from storage.artifact import Artifact, File, Manifest, hash_of
 from storage.errors import UserError
 from storage.rows import write_rows
@@ -130,6 +132,21 @@ def test_a_damaged_input_is_named_and_stays(store: Store, tmp_path: Path) -> Non
     assert outcome == "cannot be built again"
     assert f"{file}: expected sha256" in output
     assert file.exists()
+
+
+def test_the_exit_code_is_1_unless_every_artifact_of_the_sample_could_be_compared(store: Store) -> None:
+    known = artifacts(store, range(2, 3))
+    first, second = known
+    rebuild_sample(known, Sampling(2, 60, 0))
+    file = store.folder(known[first].manifest.stage, known[first].manifest.key) / "part-00000.parquet"
+    file.write_bytes(file.read_bytes()[::-1])
+
+    with pytest.raises(typer.Exit) as cannot_be_built:
+        rebuild_sample({second: known[second]}, Sampling(1, 60, 0))
+    other = other_content(store.folder(known[first].manifest.stage, known[first].manifest.key))
+    with pytest.raises(typer.Exit) as differs:
+        rebuild_sample({first: replace(known[first], manifest=other)}, Sampling(1, 60, 0))
+    assert (cannot_be_built.value.exit_code, differs.value.exit_code) == (1, 1)
 
 
 def test_the_sample_follows_from_seed_and_keys(store: Store) -> None:
