@@ -1,7 +1,8 @@
 """Downloads over HTTP that resume: after a broken connection, and after the process was killed.
 
-A file grows as NAME.part and gets its name when it is complete and its checksum is right. A server that ignores the
-requested range sends the file from its beginning, which then replaces what was there.
+A file grows as NAME.part and gets its name when it is complete and its checksum or size is right. NAME.part.etag has
+the server's mark of its version: a server that has another version by now, or that ignores the requested range, sends
+the file from its beginning, which then replaces what was there.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ CHUNK = 1 << 16  # bytes; what is received of a block is lost where the connecti
 TIMEOUT = (15, 60)  # seconds to connect, and between two blocks of data
 RETRIES = 8  # in a row without any progress
 BUSY = (408, 429)  # HTTP: request timeout, too many requests
-RETRY_SECONDS = 2.0
+RETRY_SECONDS = 2.0  # doubled with each failure in a row
+MOST_RETRY_SECONDS = 60.0
+MOST_REQUESTED_SECONDS = 600.0  # that a server may ask for with Retry-After
 REPORT_SECONDS = 15.0
 
 
@@ -89,6 +92,8 @@ def download_file(download: Download, file: Path, progress: Progress, otherwise:
         return
     part = file.with_name(f"{file.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
+    if download.checksum is None and not _etag_file(part).exists():
+        discard(file)  # nothing would show that the rest is of another version
     progress.complete += part.stat().st_size if part.exists() else 0
     failures = 0
     while True:
@@ -102,12 +107,30 @@ def download_file(download: Download, file: Path, progress: Progress, otherwise:
             failures = 0 if after > before else failures + 1
             if _is_final(error, after) or failures > RETRIES:
                 raise UserError(f"{download.url}: {_in_words(error)}, or {otherwise}") from None
-            say(f"  the connection broke at {in_units(after)} ({type(error).__name__}): resuming")
-            time.sleep(RETRY_SECONDS * min(failures, 1))
+            wait = seconds_to_wait(error, failures)
+            later = f" in {duration(wait)}" if wait else ""
+            say(f"  the connection broke at {in_units(after)} ({type(error).__name__}): resuming{later}")
+            time.sleep(wait)
     if unexpected := _unexpected(download, part):
-        part.unlink()
+        discard(file)
         raise UserError(f"{download.url}: not the expected file ({unexpected}); try again later, or {otherwise}")
     part.replace(file)
+    discard(file)
+
+
+def discard(file: Path) -> None:
+    """Delete what an incomplete download of a file left."""
+    part = file.with_name(f"{file.name}.part")
+    for left in (part, _etag_file(part)):  # in this order: without its ETag a part may be resumed
+        left.unlink(missing_ok=True)
+
+
+def seconds_to_wait(error: Any, failures: int) -> float:
+    """Return how long to wait before the next attempt: as the server requests, or longer with each failure in a row."""
+    requested = error.response.headers.get("Retry-After", "") if error.response is not None else ""
+    if requested.isdigit():
+        return min(MOST_REQUESTED_SECONDS, float(requested))
+    return min(MOST_RETRY_SECONDS, RETRY_SECONDS * 2**failures) if failures else 0.0
 
 
 def _receive(download: Download, part: Path, progress: Progress) -> None:
@@ -116,7 +139,11 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
     from requests.exceptions import ChunkedEncodingError as Broken
 
     start = part.stat().st_size if part.exists() else 0
-    headers = _headers(download) | ({"Range": f"bytes={start}-"} if start else {})
+    headers = _headers(download)
+    if start:
+        headers["Range"] = f"bytes={start}-"
+        if _etag_file(part).exists():
+            headers["If-Range"] = _etag_file(part).read_text()
     with get(download.url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == 416 and start == _total(answer.headers.get("Content-Range", "")):
             return
@@ -126,12 +153,26 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
         answer.raise_for_status()
         resumed = answer.status_code == 206
         with part.open("ab" if resumed else "wb") as file:
+            if not resumed:  # the part is empty now, so that it never has the ETag of another version
+                _keep_etag(part, answer.headers.get("ETag", ""))
             for block in answer.iter_content(CHUNK):
                 file.write(block)
                 progress.add(part.name.removesuffix(".part"), len(block))
             length = answer.headers.get("Content-Length", "")
             if length.isdigit() and file.tell() < int(length) + (start if resumed else 0):
                 raise Broken("the connection ended early")
+
+
+def _etag_file(part: Path) -> Path:
+    return part.with_name(f"{part.name}.etag")
+
+
+def _keep_etag(part: Path, etag: str) -> None:
+    """Keep the ETag of the version that a part is of. A weak one (`W/...`) does not promise equal bytes."""
+    if etag.startswith('"'):
+        _etag_file(part).write_text(etag)
+    else:
+        _etag_file(part).unlink(missing_ok=True)
 
 
 def _headers(download: Download) -> dict[str, str]:
@@ -161,9 +202,10 @@ def _in_words(error: Any) -> str:
 
 
 def _unexpected(download: Download, file: Path) -> str | None:
-    """Return a file's checksum and the expected one where they differ, for a message."""
+    """Return a file's checksum, or its size where no checksum is known, and the expected one where they differ."""
     if download.checksum is None:
-        return None
+        size = file.stat().st_size
+        return None if download.size in (None, size) else f"{size:,} bytes, expected {download.size:,}"
     kind, _, expected = download.checksum.partition(":")
     with file.open("rb") as content:
         actual = hashlib.file_digest(content, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flows.fetch.download import Download, Progress, download_file, size_of
+from flows.fetch.download import Download, Progress, discard, download_file, size_of
 from flows.fetch.hub_listing import listed
 from flows.fetch.unpack import install
 from flows.terminal import say
@@ -160,7 +160,7 @@ def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
         if remote.otherwise is None:
             raise
         say(f"  {error}")
-        file.with_name(f"{file.name}.part").unlink(missing_ok=True)  # the other source may have other bytes
+        discard(file)  # the other source may have other bytes
         _fetch_one(replace(remote.otherwise, part=remote.part), folder, progress)
 
 

@@ -53,18 +53,21 @@ def _address(remote: Remote) -> tuple[str, str]:
 
 
 def _entries(remote: Remote) -> list[dict[str, Any]]:
-    """Return path, size and SHA-256 of each Parquet file that the hub lists."""
+    """Return path, size and SHA-256 of each Parquet file that the hub lists, over all pages of the listing."""
     from requests import RequestException, get
 
     url, _ = _address(remote)
+    entries, page = list[dict[str, Any]](), url
     try:
-        answer = get(url, timeout=60)
-        answer.raise_for_status()
-        entries = [
-            {"path": entry["path"], "size": entry.get("size"), "sha256": (entry.get("lfs") or {}).get("oid")}
-            for entry in answer.json()
-            if entry["path"].endswith(".parquet")
-        ]
+        while page:
+            answer = get(page, timeout=60)
+            answer.raise_for_status()
+            entries += [
+                {"path": entry["path"], "size": entry.get("size"), "sha256": (entry.get("lfs") or {}).get("oid")}
+                for entry in answer.json()
+                if entry["path"].endswith(".parquet")
+            ]
+            page = answer.links.get("next", {}).get("url", "")
     except (RequestException, json.JSONDecodeError, KeyError, TypeError) as error:
         excluded = f"; leave it out with --without {remote.part}" if remote.part else ""
         raise UserError(f"{url}: cannot be listed ({type(error).__name__}); try again later{excluded}") from None

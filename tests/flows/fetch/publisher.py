@@ -35,15 +35,19 @@ class Publisher:
     fails: int = 0
     """Number of requests that are answered by HTTP 503."""
     ranges: bool = True
+    next_pages: dict[str, str] = field(default_factory=dict)
+    """The path of the page that follows a listing, by the listing's path."""
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Publisher]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            requested = self.headers.get("Range") if published.ranges else None
             published.requests.append((self.path, self.headers.get("Range")))
             content = published.files.get(self.path)
+            etag = f'"{hashlib.sha256(content or b"").hexdigest()}"'
+            resumable = published.ranges and self.headers.get("If-Range") in (None, etag)
+            requested = self.headers.get("Range") if resumable else None
             if content is None:
                 self.send_error(404, "there is no such file")
                 return
@@ -59,6 +63,9 @@ def server() -> Iterator[Publisher]:
                 return
             self.send_response(206 if requested else 200)
             self.send_header("Content-Length", str(len(content) - start))
+            self.send_header("ETag", etag)
+            if following := published.next_pages.get(self.path):
+                self.send_header("Link", f'<{published.url}{following}>; rel="next"')
             self.end_headers()
             if published.cut:
                 published.cut -= 1
@@ -94,7 +101,8 @@ def only_publisher(server: Publisher, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HF_ENDPOINT", server.url)
     monkeypatch.setattr("flows.fetch.fetch.MIRROR", f"{server.url}/mirror")
     monkeypatch.setattr("flows.fetch.download.RETRY_SECONDS", 0.0)
-    server.files, server.requests, server.cut, server.fails, server.ranges = {}, [], 0, 0, True
+    server.files, server.requests, server.next_pages = {}, [], {}
+    server.cut, server.fails, server.ranges = 0, 0, True
     moved = {name: Official(tuple(local(remote, server) for remote in known.remotes), known.terms)
              for name, known in OFFICIAL.items()}  # fmt: skip
     monkeypatch.setattr(official_files, "OFFICIAL", moved)

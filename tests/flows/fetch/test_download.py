@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
+from requests import RequestException, Response
 
+from flows.fetch.download import CHUNK, Download, Progress, download_file, seconds_to_wait
 from flows.fetch.fetch import fetch
 from storage.datasets.support.official_files import UNFINISHED
 from storage.errors import UserError
@@ -75,6 +77,67 @@ def test_whatever_an_interrupted_download_left_the_result_is_the_published_file(
             fetch("msmarco_triples", tmp_path)
     fetch("msmarco_triples", tmp_path)
     assert (tmp_path / TRIPLES_NAME).read_bytes() == TRIPLES
+
+
+def test_a_part_of_another_version_is_not_completed_with_the_rest_of_a_new_one(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    download, file = Download(f"{publisher.url}/file"), tmp_path / "file"
+    old, new = b"old" * CHUNK, b"new" * CHUNK
+    publisher.files["/file"], publisher.cut = old, 1
+    (tmp_path / "file.part").write_bytes(b"of an unknown version")
+
+    class Replaced(Progress):
+        """Has the publisher replace the file after the first bytes."""
+
+        def add(self, name: str, received: int) -> None:
+            super().add(name, received)
+            publisher.files["/file"] = new
+
+    download_file(download, file, Replaced(None), "")
+
+    assert file.read_bytes() == new
+    assert [requested is None for _, requested in publisher.requests] == [True, False]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_download_without_checksum_resumes_after_a_kill_if_its_version_is_published(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    publisher.files["/file"], file = TRIPLES, tmp_path / "file"
+
+    class Interrupted(Progress):
+        def add(self, name: str, received: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download_file(Download(f"{publisher.url}/file"), file, Interrupted(None), "")
+    arrived = (tmp_path / "file.part").stat().st_size
+    publisher.requests.clear()
+
+    download_file(Download(f"{publisher.url}/file"), file, Progress(None), "")
+
+    assert file.read_bytes() == TRIPLES
+    assert publisher.requests == [("/file", f"bytes={arrived}-")]
+
+
+def test_a_file_of_another_size_than_the_known_one_is_refused(publisher: Publisher, tmp_path: Path) -> None:
+    publisher.files["/file"] = b"short"
+
+    with pytest.raises(UserError, match=r"not the expected file \(5 bytes, expected 1,234\)"):
+        download_file(Download(f"{publisher.url}/file", size=1234), tmp_path / "file", Progress(None), "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_failure_in_a_row_waits_longer_unless_the_server_says_how_long() -> None:
+    def busy(**headers: str) -> RequestException:
+        response = Response()
+        response.headers.update({name.replace("_", "-"): value for name, value in headers.items()})
+        return RequestException(response=response)
+
+    assert [seconds_to_wait(busy(), failures) for failures in (0, 1, 2, 8)] == [0, 4, 8, 60]
+    assert [seconds_to_wait(busy(Retry_After=value), 1) for value in ("7", "86400", "tomorrow")] == [7, 600, 4]
+    assert seconds_to_wait(RequestException(), 1) == 4
 
 
 def test_a_server_without_ranges_and_a_busy_one_are_coped_with(triples: Publisher, tmp_path: Path) -> None:

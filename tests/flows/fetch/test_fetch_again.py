@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import os
 from pathlib import Path
 
@@ -49,6 +50,25 @@ def test_what_is_missing_of_a_listing_is_fetched(hub: Publisher, tmp_path: Path)
     fetch("wikipedia", tmp_path)
 
     assert [path.rpartition("/")[2] for path, _ in hub.requests] == ["20231101.en", "0001.parquet"]
+
+
+def test_all_pages_of_a_listing_are_read(hub: Publisher, tmp_path: Path) -> None:
+    first = next(path for path in hub.files if path.startswith("/api/"))
+    listed, second = json.loads(hub.files[first]), f"{first}?cursor=second"
+    hub.files |= {first: json.dumps(listed[:1]).encode(), second: json.dumps(listed[1:]).encode()}
+    hub.next_pages = {first: second}
+
+    fetch("wikipedia", tmp_path)
+
+    assert [row["title"] for row in wikipedia.texts(tmp_path, "corpus")] == ["Salt", "Cat", "Ox"]
+
+
+def test_a_file_of_another_size_than_the_listed_one_is_refused(hub: Publisher, tmp_path: Path) -> None:
+    path = next(path for path in hub.files if path.endswith("0001.parquet"))
+    hub.files[path] += b"more"
+
+    with pytest.raises(UserError, match="not the expected file"):
+        fetch("wikipedia", tmp_path)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{"])
