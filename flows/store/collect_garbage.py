@@ -77,8 +77,11 @@ def in_seconds(text: str) -> int:
 
 
 def delete_candidates(survey: Survey, store: Store) -> None:
-    """Delete the candidates that are still not needed, and print how many and how much."""
-    latest, deleted, size = survey, 0, 0
+    """Delete the candidates that are still not needed, and print how many and how much.
+
+    Raises UserError for what cannot be deleted, when everything else is.
+    """
+    latest, deleted, size, remains = survey, 0, 0, list[str]()
     for candidate in survey.candidates:
         binned, freed = None, bytes_below(candidate.path)
         with contextlib.suppress(_InUse, FileNotFoundError), _locked(candidate, store), changing_notes(store):
@@ -89,8 +92,9 @@ def delete_candidates(survey: Survey, store: Store) -> None:
                 raise UserError(f"{deleted} folders, {in_units(size)}, were deleted, then: {refusals}")
             if candidate.reference not in latest.kept and identity(candidate.path) == candidate.identity:
                 binned = _bin(candidate.path, store)
-        if binned:
-            _remove(binned)
+        if binned and (problem := _remove(binned)):
+            remains.append(f"{in_units(bytes_below(binned))} of {candidate.path.relative_to(store.root)}: {problem}")
+        elif binned:
             deleted, size = deleted + 1, size + freed
         else:
             name = candidate.path.relative_to(store.root)
@@ -98,6 +102,8 @@ def delete_candidates(survey: Survey, store: Store) -> None:
     out.print(f"deleted {deleted} folders, {in_units(size)}")
     if survey.policy.unfinished:
         _delete_notes_of_ended_runs(store)
+    if remains:
+        raise UserError(f"cannot be deleted: {'; '.join(remains)}")
 
 
 def _delete_notes_of_ended_runs(store: Store) -> None:
@@ -129,9 +135,19 @@ def _bin(folder: Path, store: Store) -> Path:
     return binned
 
 
-def _remove(folder: Path) -> None:
-    """Delete a folder whose files another garbage collection may be deleting, too."""
-    if folder.is_symlink():
-        folder.unlink(missing_ok=True)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
+def _remove(folder: Path) -> str:
+    """Delete a folder whose files another garbage collection may be deleting, too.
+
+    Return why files of it cannot be deleted; "" where none is left.
+    """
+    try:
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder)  # names the reason where something is left
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error)
+    return ""

@@ -21,6 +21,7 @@ from typing import Any
 
 from flows.prefect_server.api import Api
 from flows.prefect_server.register import POOLS
+from flows.store.gc_survey import WORK
 from flows.terminal import say, unwrapped
 from storage.artifact import Manifest
 from storage.errors import UserError, one_line
@@ -93,7 +94,7 @@ class StoreCollector:
 
     def _work(self) -> Iterator[Any]:
         root = self._store.root
-        folders = list((root / ".work").glob("*/"))
+        folders = [folder for folder in (root / ".work").glob("*/") if WORK.fullmatch(folder.name)]
         building = sum(self._store.is_being_built(folder) for folder in folders)
         states = {"building": building, "interrupted": len(folders) - building}
         yield _gauge("work_folders", "Builds in progress, and interrupted ones.", ["state"], _by_label(states))
@@ -134,6 +135,8 @@ def metrics_text(store: Store, api: Api | None) -> bytes:
 
 def show_metrics(folder: Path, output: Path | None, port: int | None, host: str) -> None:
     """Print the metrics, write them to a file for node_exporter, or serve them until SIGTERM or Ctrl-C."""
+    if output is not None and port is not None:
+        raise UserError("--output, --port: expected one of them")
     store, api = Store.open(folder), _api()
     if port is not None:
         _serve(StoreCollector(store, api), port, host)

@@ -19,7 +19,7 @@ from storage.tables import Qrels
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tests import finished_runs
-from tests.console import Ended, command, tree
+from tests.console import Ended, command, read_only, tree
 from tests.finished_runs import Made
 
 DAYS = 86400
@@ -179,6 +179,23 @@ def test_what_a_damaged_artifact_was_made_of_is_not_deleted(store: Store, capsys
     assert ended.code == 2
     assert f"{needed.path}: this artifact is needed and damaged" in ended.err
     assert passages.path.exists()
+
+
+def test_what_cannot_be_deleted_is_not_counted_as_deleted(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finished_runs.split_corpus(settings=Made(queries=7)).path
+    remains = store.root / ".work" / "deleted-split_corpus-1" / "closed"
+    remains.mkdir(parents=True)
+    (remains / "file").write_bytes(bytes(2000))
+
+    with read_only(remains):
+        ended = sweep(capsys, store)
+
+    assert ended.code == 2
+    assert "deleted 1 folders" in ended.out
+    assert not folder.exists()
+    [line] = ended.lines
+    assert line.startswith("pretrieve: cannot be deleted: 2.0 KiB of .work/deleted-split_corpus-1: ")
+    assert "Read-only file system" in line
 
 
 def test_a_run_whose_input_was_deleted_names_it_and_says_what_to_do(store: Store) -> None:

@@ -74,6 +74,17 @@ def test_a_build_in_progress_and_a_damaged_artifact_count(store: Store) -> None:
     assert (values["work_folders", "interrupted"], values["work_folders", "building"]) == (0, 1)
 
 
+def test_a_folder_that_garbage_collection_deletes_is_no_interrupted_build(store: Store) -> None:
+    (store.root / ".work" / f"deleted-made-{'1' * 24}-1700000000").mkdir()
+
+    assert samples(metrics_text(store, None).decode())["work_folders", "interrupted"] == 1
+
+
+def test_metrics_are_either_written_or_served(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--output, --port: expected one of them"):
+        show_metrics(store.root, tmp_path / "pretrieve.prom", 1, "127.0.0.1")
+
+
 def test_a_server_that_is_away_is_a_metric(store: Store) -> None:
     values = samples(metrics_text(store, Api("http://127.0.0.1:9/api", None, 0.0)).decode())
 
