@@ -32,7 +32,7 @@ class Measurement:
     @property
     def path(self) -> Path:
         """The folder of the metrics' tables, whose contents have been checked. Raises DamagedArtifact."""
-        return self.store.check(artifact(f"{self.manifest.stage}/{self.manifest.key}", self.store))
+        return self.store.check(artifact(self.manifest.reference, self.store))
 
     @property
     def name(self) -> str:
@@ -100,7 +100,7 @@ class FinishedRun:
     @cached_property
     def lineage(self) -> dict[str, list[str]]:
         """The report and all that it was built from: every reference with those of its inputs."""
-        return lineage(f"{self.report.stage}/{self.report.key}", self.store)
+        return lineage(self.report.reference, self.store)
 
 
 def finished_run(name: str, store: Store) -> FinishedRun:

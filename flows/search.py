@@ -88,7 +88,7 @@ def open_key(key: str, store: Store) -> Searched:
         return _of_vectors(manifest, store)
     if manifest.schema != "Index":
         raise UserError(f"{key}: {manifest.stage} builds {manifest.schema}; expected an index, vectors or a checkpoint")
-    index = artifact(f"{manifest.stage}/{manifest.key}", store)
+    index = artifact(manifest.reference, store)
     if manifest.inputs["vectors"] is None:
         return Searched(_input(manifest, "passages", store), index, None, None)
     searched = _of_vectors(must_exist(manifest.inputs["vectors"], store), store)
@@ -110,7 +110,7 @@ def _of_adaptation(folder: Path) -> Searched:
 
 
 def _of_vectors(manifest: Manifest, store: Store) -> Searched:
-    vectors = artifact(f"{manifest.stage}/{manifest.key}", store)
+    vectors = artifact(manifest.reference, store)
     encoded = must_exist(manifest.inputs["vectors"], store) if "vectors" in manifest.inputs else manifest  # truncated
     return Searched(_input(encoded, "passages", store), None, vectors, _input(encoded, "checkpoint", store))
 

@@ -18,6 +18,7 @@ from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.files import write_atomically
+from storage.settings import without_seeds
 from tasks.report.page.costs import cpu_range, kept_costs, machines_of_runs
 from tasks.report.page.statistics import claim_in_words, headline_rows, probability, signed
 
@@ -36,7 +37,7 @@ def kept(reports: Sequence[Content]) -> Content:
     """
     recipes = [yaml.safe_load(report["recipe"]["text"]) for report in reports]
     seeds = [recipe.pop("seed") for recipe in recipes]
-    if any(_without_seeds(recipe) != _without_seeds(recipes[0]) for recipe in recipes) or len({*seeds}) < len(seeds):
+    if any(without_seeds(recipe) != without_seeds(recipes[0]) for recipe in recipes) or len({*seeds}) < len(seeds):
         raise UserError("reports: expected those of one recipe with different seeds; their recipes differ in more")
     first, metric = reports[0], reports[0]["headline"]["metric"]
     rows = headline_rows(first["rows"])
@@ -71,13 +72,6 @@ def readme(text: str, content: Content) -> str:
 
 def _seed(numbered: tuple[int, Content]) -> int:
     return numbered[0]
-
-
-def _without_seeds(section: Any) -> Any:
-    """Return a recipe without its sections' seeds, which are the recipe's unless a section names its own."""
-    if isinstance(section, dict):
-        return {key: _without_seeds(value) for key, value in section.items() if key != "seed"}
-    return [_without_seeds(value) for value in section] if isinstance(section, list) else section
 
 
 def _run(seed: int, report: Content, metric: str) -> Content:

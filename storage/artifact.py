@@ -136,6 +136,11 @@ class Manifest:
     sha256: Digest | None = field(default=None, compare=False)
     """The sha256 of all other fields, so that no change goes unnoticed. Null in manifests of earlier versions."""
 
+    @property
+    def reference(self) -> str:
+        """The name by which other artifacts refer to this one."""
+        return f"{self.stage}/{self.key}"
+
     def as_json(self) -> str:
         """Return the text of manifest.json."""
         return json.dumps(vars(self) | {"sha256": self._digest()}, indent=1, ensure_ascii=False, default=vars)

@@ -43,3 +43,10 @@ def flattened(value: object, prefix: str = "") -> Iterator[tuple[str, str]]:
             yield from flattened(inner, f"{prefix}.{name}" if prefix else str(name))
     else:
         yield prefix, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def without_seeds(value: Any) -> Any:
+    """Return settings without the seeds at any depth."""
+    if isinstance(value, dict):
+        return {name: without_seeds(inner) for name, inner in value.items() if name != "seed"}
+    return [without_seeds(inner) for inner in value] if isinstance(value, list) else value

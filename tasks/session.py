@@ -79,6 +79,11 @@ class Done:
     built: Mapping[str, Any] = field(default_factory=dict)
     """Time, machine and cost of the build, from its manifest; {} where nothing is built yet."""
 
+    @property
+    def reference(self) -> str:
+        """The name by which other stages refer to its artifact."""
+        return f"{self.stage}/{self.key}"
+
 
 @dataclass
 class Session:

@@ -121,7 +121,7 @@ def compare_rebuilt(earlier: Manifest, manifest: Manifest, store: Store) -> Iter
     names = sorted(earlier.files.keys() | manifest.files.keys())
     changed = [name for name in names if earlier.files.get(name) != manifest.files.get(name)]
     yield f"rebuilt, DIFFERS from the artifact that it replaces in {len(changed)} of {len(names)} files: {changed[0]}"
-    reference = f"{manifest.stage}/{manifest.key}"
+    reference = manifest.reference
     built = [other for _, other in store.manifests() if other and reference in other.references()]
     if kept := [f"{other.stage}/{other.key[:8]}" for other in built if store.up_to_date(other.stage, other.key)]:
         yield f"built from the earlier content and not rebuilt: {', '.join(kept)}; rebuild them with their recipes"

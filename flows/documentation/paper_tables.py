@@ -17,9 +17,8 @@ from flows.documentation.markdown import table
 from flows.documentation.paper_coverage import runs_that_reproduce, tables_of
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import PROJECT
-from flows.study.claims import load_study
+from flows.study.claims import RESULTS, load_study
 from flows.study.judge import judge_claims
-from flows.study.write_docs import RESULTS
 from storage.results.paper_results import PAPERS, PrintedNumber
 from tasks.report.page.study_markdown import Claimed, claim_lines
 

@@ -74,7 +74,7 @@ def by_name(model: str, store: Store) -> tuple[str, str, Model]:
         if manifest.schema != "Checkpoint" or manifest.stage in NO_RETRIEVERS:
             raise UserError(f"{model}: {manifest.stage} builds {manifest.schema}; expected the key of a retriever")
         short = f"{manifest.stage}-{manifest.key[:8]}"
-        return short, f"{manifest.stage}/{manifest.key}", Artifact(manifest.stage, manifest.key, folder)
+        return short, manifest.reference, Artifact(manifest.stage, manifest.key, folder)
     source, folder = sources.weights(model), Path(model)
     short = model
     if folder.is_dir():

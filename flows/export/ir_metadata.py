@@ -95,7 +95,7 @@ def retrieval(run: FinishedRun, measured: Measurement, row: str, manifest: Manif
     method = {
         "name": row, "method": run.report.settings["runs"].get(row, manifest.stage),
         "params": {manifest.stage: dict(manifest.settings)} | {index.stage: dict(index.settings) for index in searched},
-        "artifact": f"{manifest.stage}/{manifest.key}", "hash": manifest.hash,
+        "artifact": manifest.reference, "hash": manifest.hash,
     }  # fmt: skip
     if earlier:
         method["interpolates" if manifest.stage == "fuse" else "reranks"] = earlier
@@ -108,7 +108,7 @@ def data(run: FinishedRun, measured: Measurement) -> dict[str, Any]:
     collection: dict[str, Any] = {"name": name, "split": split}
     for parameter in ("qrels", "answers"):
         if (given := measured.input(parameter)) is not None:
-            collection[parameter] = f"{given.stage}/{given.key}, {given.rows} rows, hash {given.hash}"
+            collection[parameter] = f"{given.reference}, {given.rows} rows, hash {given.hash}"
     trained = run.recipe["dataset"]["train_split"]
     learned = [{"name": name, "split": trained}] if trained else []
     return {"test collection": collection, "training data": learned}

@@ -82,8 +82,8 @@ sentence-transformers does not: {exported.reason}."""
 def _results(manifest: Manifest, store: Store) -> str:
     """Return the recipes and the metrics of the checkpoint in the store; empty where it was never evaluated."""
     manifests = [other for _, other in store.manifests() if other]
-    reference = f"{manifest.stage}/{manifest.key}"
-    runs = {f"{run.stage}/{run.key}" for run in manifests if run.inputs.get("checkpoint") == reference}
+    reference = manifest.reference
+    runs = {run.reference for run in manifests if run.inputs.get("checkpoint") == reference}
     rows = [row for other in manifests if other.schema == "Metrics" for row in _rows(other, runs, manifests, store)]
     table = "\n".join(dict.fromkeys(rows))
     return f"""
@@ -99,7 +99,7 @@ def _rows(metrics: Manifest, runs: set[str], manifests: Sequence[Manifest], stor
     """Yield the rows of an evaluation's table that are about some of the runs."""
     names = dict(zip(metrics.inputs["runs"] or [], metrics.settings["names"], strict=True))
     wanted = {name for run, name in names.items() if run in runs}
-    reference = f"{metrics.stage}/{metrics.key}"
+    reference = metrics.reference
     reports = [report for report in manifests if report.schema == "Report" and reference in report.references()]
     recipes = ", ".join(sorted({report.settings["recipe"] for report in reports})) or "–"
     for row in pq.read_table(store.folder(metrics.stage, metrics.key) / "rows.parquet").to_pylist() if wanted else []:

@@ -36,7 +36,7 @@ class CostHistory:
             if cost is None or not rate:
                 return f"~{in_units(bytes_below(folder))}", ""
             seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
-        name = f"{manifest.stage}/{manifest.key}"
+        name = manifest.reference
         self.notes.setdefault(
             f"hours of {step.stage}: estimated as {name} took, {basis}, on {manifest.built['device']}"
         )

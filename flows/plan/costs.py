@@ -12,6 +12,7 @@ from flows.recipe.round_schema import expanded
 from flows.recipe.schema import Recipe
 from flows.recipe.sections import Dataset, OtherCollection
 from storage import datasets
+from storage.settings import Settings
 from storage.store import sources
 from tasks.finetuning.train import PLAIN, Training
 from tasks.flops import Cost, Costs
@@ -30,7 +31,7 @@ class CostEstimate:
     """Tokens and FLOPs of the stages of a plan that pass texts through an encoder."""
 
     def __init__(self, recipe: Recipe[Any], steps: Sequence[Done]) -> None:
-        self.recipe, self.steps = recipe, {reference(step): step for step in steps}
+        self.recipe, self.steps = recipe, {step.reference: step for step in steps}
         self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
         self.suite = suite_of(recipe)
         self.collections = {collection.name: collection for collection in self.suite.collections} if self.suite else {}
@@ -70,9 +71,7 @@ class CostEstimate:
             views = trained.retriever if trained else PLAIN
             return self._cached(f"{views} {length}", lambda: self.costs.encoding(views, length))
         training = self.training(step)
-        # What does not change the cost of a query is not in the cache's key.
-        key = training.model_copy(update={"epochs": 1, "steps": None, "seed": 0}).model_dump_json()
-        return self._cached(key, lambda: self.costs.training(training))
+        return self._cached(cost_key(training), lambda: self.costs.training(training))
 
     def training_of_encoder(self, step: Done) -> Training | None:
         """Return how the retriever that encodes was trained; None for one that is used as it is."""
@@ -167,9 +166,12 @@ def passes_texts(step: Done) -> bool:
     return step.stage in CHECKPOINT
 
 
-def reference(step: Done) -> str:
-    """Return the stage and key by which other stages name a stage's artifact."""
-    return f"{step.stage}/{step.key}"
+def cost_key(training: Settings) -> str:
+    """Return a text that is equal for trainings whose steps cost the same.
+
+    How many steps there are, and the seed, change neither time nor memory of one. Rounds often differ in nothing else.
+    """
+    return training.model_dump_json(exclude={"epochs", "steps", "seed"})
 
 
 def in_powers(number: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.costs import CostEstimate, cost_key, passes_texts
 from flows.plan.gpus import Gpu
 from storage.store import sources
 from tasks.capacity import Capacity
@@ -75,8 +75,7 @@ class GpuPlan:
         else:
             training = self.estimate.training(step)
             batch, fit, key = training.batch_queries, training.fit, f"{self._round(step)}.train.fit"
-            once = f"{training.model_copy(update={'epochs': 1, 'steps': None, 'seed': 0})}"
-            memory = self._once(once, lambda: self.capacity.training(training))
+            memory = self._once(cost_key(training), lambda: self.capacity.training(training))
         assert isinstance(memory, TrainingMemory)
         chunk = fit.chunk
         peak, advice = memory.peak(batch, chunk), self._other_precision(fit.precision, key)

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from flows.chain.chain import chain
 from flows.plan.cost_history import CostHistory
-from flows.plan.costs import CostEstimate, in_powers, passes_texts, reference
+from flows.plan.costs import CostEstimate, in_powers, passes_texts
 from flows.plan.counts import Count, in_words
 from flows.plan.gpu_needs import Need, gpu_needs, gpu_table
 from flows.plan.gpus import Gpu, find_gpu
@@ -29,6 +29,7 @@ from flows.recipe.shipped import recipe_name
 from flows.terminal import Terminal, say, say_json
 from storage.errors import UserError, suggestion
 from storage.files import bytes_below
+from storage.settings import without_seeds
 from storage.store import sources
 from storage.store.store import Store
 from tasks.corpus.select_vocabulary import check as check_vocabulary
@@ -68,17 +69,10 @@ def _check_once(recipe: Recipe[Any]) -> None:
     """
     names = [recipe.backbone.weights, recipe.teacher and recipe.teacher.weights]
     weights = [sources.weights(name).reference for name in names if name]
-    checked = (*weights, json.dumps(_without_seeds(recipe.model_dump(mode="json", exclude=UNCHECKED))))
+    checked = (*weights, json.dumps(without_seeds(recipe.model_dump(mode="json", exclude=UNCHECKED))))
     if checked not in _accepted:
         _check_lengths_and_layers(recipe)
         _accepted.add(checked)
-
-
-def _without_seeds(value: Any) -> Any:
-    """Return settings without the seeds at any depth."""
-    if isinstance(value, dict):
-        return {name: _without_seeds(inner) for name, inner in value.items() if name != "seed"}
-    return [_without_seeds(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
@@ -202,7 +196,7 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
         needs = gpu_needs(estimate, steps, figures) if figures is not None else []
     unknown, rows = without_key(steps), []
     for step in steps:
-        key = "–" if reference(step) in unknown else step.key
+        key = "–" if step.reference in unknown else step.key
         values = (step.stage, step.round, key, *_numbers(step, store, estimate, history, machine))
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     notes = [*estimate.notes, *history.notes, *machine.notes]
@@ -229,7 +223,7 @@ def without_key(steps: Sequence[Done]) -> set[str]:
             for name in ([references] if isinstance(references, str) else references)
         ]
         if any(name.startswith("absent:") or name in unknown for name in inputs):
-            unknown.add(reference(step))
+            unknown.add(step.reference)
     return unknown
 
 

@@ -80,9 +80,14 @@ def problem_of_request(body: bytes) -> str | None:
     recipe, changes = parameters.get("recipe", "quickstart"), parameters.get("changes") or []
     if not isinstance(recipe, str) or not isinstance(changes, list) or not all(isinstance(c, str) for c in changes):
         return None  # Prefect compares types with the form's schema
-    if Path(recipe).suffix in (".yaml", ".yml") and not Path(recipe).is_file():
+    if is_elsewhere(recipe):
         return None
     return problem_of_run(recipe, changes, parameters)
+
+
+def is_elsewhere(name: str) -> bool:
+    """Return whether a name is that of a YAML file that this machine lacks; a worker may have it."""
+    return Path(name).suffix in (".yaml", ".yml") and not Path(name).is_file()
 
 
 def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
@@ -96,7 +101,7 @@ def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
     ):
         return None  # Prefect compares types with the form's schema
     recipes, seeds, changes, vary = lists
-    if any(Path(recipe).suffix in (".yaml", ".yml") and not Path(recipe).is_file() for recipe in recipes):
+    if any(is_elsewhere(recipe) for recipe in recipes):
         return None
     try:
         grid = grid_of(recipes, seeds, changes, vary, parameters.get("name") or None)
@@ -114,7 +119,7 @@ def problem_of_evaluation(parameters: Mapping[str, Any]) -> str | None:
     suite, only = parameters.get("suite", "small"), parameters.get("only") or []
     if not isinstance(suite, str) or not isinstance(only, list) or not all(isinstance(name, str) for name in only):
         return None  # Prefect compares types with the form's schema
-    if Path(suite).suffix in (".yaml", ".yml") and not Path(suite).is_file():
+    if is_elsewhere(suite):
         return None
     try:
         load_suite(suite, [])[0].select(only)

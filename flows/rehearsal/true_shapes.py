@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.plan.costs import CostEstimate
+from flows.plan.costs import CostEstimate, cost_key
 from storage.store import sources
 from tasks.capacity import Capacity, TrainingStep
 from tasks.flops import Costs
@@ -71,7 +71,7 @@ class TrueShapes:
 
     def _of(self, step: Done) -> TrueStep | str:
         settings: Any = self._settings(step)
-        once = f"{settings.model_copy(update={'epochs': 1, 'steps': None, 'seed': 0})}"
+        once = cost_key(settings)
         work = self._work(step, settings)
         total = work.batch * work.memory.rows_per_text
         if once not in self._measured:

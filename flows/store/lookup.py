@@ -83,7 +83,7 @@ def stored_vectors(checkpoint: Manifest | Artifact[Any], store: Store) -> list[M
 
     Truncated vectors, which a measurement makes of these, are left out.
     """
-    reference = f"{checkpoint.stage}/{checkpoint.key}"
+    reference = checkpoint.reference
     encoded = [
         manifest
         for _, manifest in store.manifests()

@@ -21,10 +21,8 @@ def show_artifact(key: str, store_folder: Path, as_json: bool = False) -> None:
     store = Store.open(store_folder)
     folder, manifest = find(key, store)
     if as_json:
-        reference = f"{manifest.stage}/{manifest.key}"
-        say_json(
-            {"folder": folder, **json.loads((folder / MANIFEST).read_text()), "lineage": lineage(reference, store)}
-        )
+        content = json.loads((folder / MANIFEST).read_text())
+        say_json({"folder": folder, **content, "lineage": lineage(manifest.reference, store)})
         return
     table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)
     values = {
@@ -57,6 +55,6 @@ def lineage_tree(manifest: Manifest, store: Store) -> Tree:
                 if (inner := lookup(reference, store)) is not None:
                     grow(branch, inner)
 
-    tree = Tree(f"built from: {manifest.stage}/{manifest.key}")
+    tree = Tree(f"built from: {manifest.reference}")
     grow(tree, manifest)
     return tree

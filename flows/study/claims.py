@@ -14,13 +14,16 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from flows.recipe.load import read_settings
-from flows.recipe.shipped import CLAIMS
+from flows.recipe.shipped import CLAIMS, PROJECT
 from flows.study.systems import MIN_SEEDS, Curves, Folds, Name, Seeding, Share, System, check_distinct, trials_of
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.results.study_runs import Trial
 from storage.settings import Seed, Settings
 from tasks.evaluation.metrics import METRIC
+
+RESULTS = PROJECT / "results" / "study"
+"""The stored results of the study's runs."""
 
 
 class Comparison(Settings):

@@ -40,7 +40,7 @@ def run(
     An interrupted run resumes. Several processes share the runs.
     """
     from flows.recipe.shipped import CLAIMS
-    from flows.study.run import RESULTS
+    from flows.study.claims import RESULTS
     from flows.study.run import run as start
 
     start(hours, store, results or RESULTS, only=only or [], changes=changes or [], claims=claims or CLAIMS)
@@ -58,8 +58,8 @@ def power(
 
     They are computed from the variances between the kept runs of two systems.
     """
+    from flows.study.claims import RESULTS
     from flows.study.power import show_power
-    from flows.study.run import RESULTS
 
     show_power(system, baseline, metric, family, results or RESULTS)
 
@@ -71,7 +71,7 @@ def status(results: Results = None, claims: Claims = None, store: StoreFolder = 
     Also prints the CPU hours that are missing by system, and names runs that are running, failed, or of other code.
     """
     from flows.recipe.shipped import CLAIMS
-    from flows.study.run import RESULTS
+    from flows.study.claims import RESULTS
     from flows.study.status import show_status
 
     show_status(store, results or RESULTS, claims or CLAIMS)

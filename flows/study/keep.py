@@ -60,7 +60,7 @@ def pretraining(plan: PlannedTrial, store: Store, done: Sequence[Done]) -> dict[
     settings, step = plan.recipe.pretrain, next((stage for stage in done if stage.stage == "pretrain"), None)
     if settings is None or step is None:
         return {}
-    texts = next(stage for stage in done if f"{stage.stage}/{stage.key}" == step.inputs[0]).rows or 0
+    texts = next(stage for stage in done if stage.reference == step.inputs[0]).rows or 0
     steps = settings.num_steps(texts)
     costs = Costs(sources.weights(plan.recipe.backbone.weights).path, plan.recipe.backbone)
     per_step = costs.pretraining(settings).times(settings.batch)
@@ -76,7 +76,7 @@ def clusters(measurement: Measurement) -> dict[str, str]:
     """Return the cluster of each judged query: its first relevant document's id up to a `#`, such as an article's."""
     if (judged := measurement.input("qrels")) is None:
         return {}
-    qrels = read_table(artifact(f"{judged.stage}/{judged.key}", measurement.store), Qrels)
+    qrels = read_table(artifact(judged.reference, measurement.store), Qrels)
     relevant = qrels.filter(pc.greater(qrels["grade"], 0)).sort_by(
         [("query_id", "ascending"), ("doc_id", "descending")]
     )
@@ -110,7 +110,7 @@ def key(step: Done, store: Store) -> dict[str, Any]:
     built = step.built
     return {
         "stage": step.stage, "round": step.round, "key": step.key,
-        "version": must_exist(f"{step.stage}/{step.key}", store).version, "rows": step.rows, "cached": step.cached,
+        "version": must_exist(step.reference, store).version, "rows": step.rows, "cached": step.cached,
         "seconds": built["seconds"], "cpu_seconds": built["cpu_seconds"], "at": built["at"],
         "device": built["device"], "cores": built["machine"]["cores"],
     }  # fmt: skip

@@ -18,7 +18,7 @@ from flows.matrix.planned_run import PlannedRun
 from flows.recipe.shipped import CLAIMS, PROJECT
 from flows.reproduce import build
 from flows.study.check import check
-from flows.study.claims import load_study
+from flows.study.claims import RESULTS, load_study
 from flows.study.costs import KnownCosts
 from flows.study.data import FOLDER, write_data
 from flows.study.keep import keep
@@ -31,7 +31,6 @@ from storage.store.store import Store
 from tasks.runtime.formatting import duration
 from tasks.session import Session
 
-RESULTS = PROJECT / "results" / "study"
 PRIOR = PROJECT / "results" / "pilot", PROJECT / "results" / "earlier" / "study"
 """Runs whose stages are taken for similar until the study has its own; nothing else of them is read."""
 

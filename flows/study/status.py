@@ -10,11 +10,12 @@ from rich.table import Table
 
 from flows.matrix.attempts import Attempts, State
 from flows.matrix.planned_run import PlannedRun
+from flows.plan.plan import without_key
 from flows.recipe.shipped import CLAIMS
-from flows.study.claims import Study, load_study
+from flows.study.claims import RESULTS, Study, load_study
 from flows.study.costs import KnownCosts
 from flows.study.order import CURVES, claim_runs, curve_runs, needed
-from flows.study.run import PRIOR, RESULTS
+from flows.study.run import PRIOR
 from flows.study.trials import PlannedTrial, attempts_of, in_words, is_kept, kept_run
 from flows.terminal import Terminal, unwrapped
 from storage.results.study_runs import Trial
@@ -47,8 +48,7 @@ def show_status(folder: Path, results: Path = RESULTS, claims: Path = CLAIMS) ->
 
 def state(plan: PlannedTrial, results: Path, attempts: Attempts[Trial], notes: Sequence[RunNote]) -> str:
     """Return whether a run is kept, built by other code or data, running, interrupted, failed (and why), or missing."""
-    unknown = any("absent:" in str(step.inputs) for step in plan.steps)
-    if is_kept(plan, results) or (unknown and kept_run(plan, results)):
+    if is_kept(plan, results) or (without_key(plan.steps) and kept_run(plan, results)):
         return "kept"
     if (current := attempts.state(plan, notes)) is State.FAILED:
         return f"failed: {attempts.failure(plan)}"

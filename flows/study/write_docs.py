@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
-from flows.study.claims import Study, load_study
+from flows.study.claims import RESULTS, Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from flows.study.order import needed
 from storage.files import write_atomically
@@ -24,8 +24,7 @@ from tasks.report.page.study_summary import Answer, study_brief, study_summary
 
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
-RESULTS, MATRICES = PROJECT / "results" / "study", PROJECT / "results" / "matrices"
-RUNS_PAGE = PROJECT / "docs" / "study_runs.md"
+RUNS_PAGE, MATRICES = PROJECT / "docs" / "study_runs.md", PROJECT / "results" / "matrices"
 
 
 def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path, str]:

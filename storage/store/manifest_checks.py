@@ -85,7 +85,7 @@ def contradictions(folder: Path, manifest: Manifest) -> Iterator[str]:
 
     Raises UserError where the folder cannot be read at the moment.
     """
-    path, described = folder / MANIFEST, f"{manifest.stage}/{manifest.key}"
+    path, described = folder / MANIFEST, manifest.reference
     if (actual := f"{folder.parent.name}/{folder.name}") != described:
         yield f"{path}: this is the manifest of {ascii(described)[1:-1]}, expected that of {actual}"
     key = key_of(manifest.stage, manifest.version, manifest.settings, manifest.inputs)

@@ -100,7 +100,7 @@ def recorded_rate(builds: Iterable[tuple[Path, Manifest | None]], generator: Gen
         if manifest and manifest.inputs.get("generator") == generator.reference and file.exists():
             queries = json.loads(file.read_text())["made"]
             if queries and manifest.built["seconds"]:
-                rate = Rate(queries / manifest.built["seconds"], f"as {manifest.stage}/{manifest.key} took")
+                rate = Rate(queries / manifest.built["seconds"], f"as {manifest.reference} took")
                 rates.append((str(manifest.built["at"]), rate))
     return max(rates, key=lambda rate: rate[0])[1] if rates else None
 

@@ -136,7 +136,7 @@ def test_a_checkpoint_is_searched_with_its_full_vectors_and_truncated_ones_by_th
     short = truncate(vectors=full, checkpoint=retriever, settings=Truncation(truncate_dim=4))
     searched = index(passages=passages, vectors=short, settings=Exact(engine="exact"))
 
-    newest = newest_vectors(must_exist(f"{retriever.stage}/{retriever.key}", store), store)
+    newest = newest_vectors(must_exist(retriever.reference, store), store)
 
     assert newest
     assert newest.key == full.key

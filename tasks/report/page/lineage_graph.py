@@ -41,7 +41,7 @@ class Lane:
 
 def made_of(done: Sequence[Done]) -> list[list[int]]:
     """Return for each stage the rows of the stages whose artifacts it reads."""
-    rows = {f"{stage.stage}/{stage.key}": row for row, stage in enumerate(done)}
+    rows = {stage.reference: row for row, stage in enumerate(done)}
     return [sorted({rows[reference] for reference in flat(stage.inputs) if reference in rows}) for stage in done]
 
 

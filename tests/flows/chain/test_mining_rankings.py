@@ -45,9 +45,7 @@ def test_an_index_and_the_search_of_a_sample_are_added(
 
 
 def test_the_mined_ranking_is_compared_with_exact_search_of_the_same_vectors(tmp_path: Path) -> None:
-    by_reference = {
-        f"{stage.stage}/{stage.key}": stage for stage in stages(tmp_path, f"rounds.1.mine_approximate=[{SEISMIC}]")
-    }
+    by_reference = {stage.reference: stage for stage in stages(tmp_path, f"rounds.1.mine_approximate=[{SEISMIC}]")}
     (overlap,) = [stage for stage in by_reference.values() if (stage.stage, stage.round) == ("overlap", "retriever_2")]
     (mine,) = [stage for stage in by_reference.values() if (stage.stage, stage.round) == ("mine", "retriever_2")]
     ((exact, mined),) = overlap.inputs
