@@ -96,7 +96,7 @@ def plan(
 
     Shows state, tokens, FLOPs, disk and hours of each stage. Needs neither data nor weights.
     """
-    from flows.plan.plan import show_plan
+    from flows.plan.show import show_plan
     from flows.smoke_test import fast_changes
 
     show_plan(recipe, store, fast_changes(recipe, changes or []) if fast else changes or [], as_json, gpu)

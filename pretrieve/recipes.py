@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.plan.plan import COLUMNS, estimated
+from flows.plan.estimates import estimated
+from flows.plan.show import stage_as_json
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import as_yaml
 from pretrieve.settings import Store, as_changes, store_folder
@@ -48,12 +49,13 @@ class PlannedRecipe:
     def plan(self, store: Store = None) -> pd.DataFrame:
         """Return the stages with their keys, states and estimated costs, as `pretrieve plan` lists them.
 
-        Neither data nor weights are needed. `recipe("cot_mae").plan().query("state == 'to build'")`.
+        Neither data nor weights are needed. Numbers are in `num_tokens`, `num_flops`, `disk_bytes` and `num_hours`:
+        `recipe("cot_mae").plan().query("state == 'to build'").num_hours.sum()`.
         """
         import pandas as pd
 
         plan = estimated(self.name, store_folder(store), as_changes(self.changes))
-        table = pd.DataFrame(plan.rows, columns=list(COLUMNS))
+        table = pd.DataFrame([stage_as_json(row) for row in plan.rows])
         table.attrs |= {"not_here": list(plan.absent), "notes": list(plan.notes)}
         return table
 

@@ -14,10 +14,10 @@ from types import FrameType
 import pytest
 
 from flows import cli
-from flows.plan import plan
+from flows.plan import show
 from flows.store import verify
 
-IMPORTED = (verify, plan)  # what takes seconds to import, and would count as a command's time
+IMPORTED = (verify, show)  # what takes seconds to import, and would count as a command's time
 
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]")

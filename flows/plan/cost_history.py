@@ -12,7 +12,6 @@ from storage.artifact import Manifest
 from storage.files import bytes_below
 from storage.store.store import Store
 from tasks.flops import Cost
-from tasks.runtime.formatting import in_units
 from tasks.session import Done
 
 
@@ -25,22 +24,21 @@ class CostHistory:
         self.notes: dict[str, None] = {}
         """Which artifacts the numbers are taken from."""
 
-    def disk_and_hours(self, step: Done, cost: Cost | None) -> tuple[str, str]:
-        """Return the disk and the hours of the newest similar artifact; both are blank where there is none."""
+    def disk_and_hours(self, step: Done, cost: Cost | None) -> tuple[int | None, float | None]:
+        """Return the bytes and the hours of the newest similar artifact; None for what is not known of one."""
         if (similar := next(self._similar(step), None)) is None:
-            return "", ""
+            return None, None
         folder, manifest = similar
         seconds, basis = float(manifest.built["seconds"]), "built from the same inputs"
         if passes_texts(step):
             rate = tokens_per_second(folder, manifest)
             if cost is None or not rate:
-                return f"~{in_units(bytes_below(folder))}", ""
+                return bytes_below(folder), None
             seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
-        name = manifest.reference
         self.notes.setdefault(
-            f"hours of {step.stage}: estimated as {name} took, {basis}, on {manifest.built['device']}"
+            f"hours of {step.stage}: estimated as {manifest.reference} took, {basis}, on {manifest.built['device']}"
         )
-        return f"~{in_units(bytes_below(folder))}", in_hours(seconds)
+        return bytes_below(folder), seconds / 3600
 
     def _similar(self, step: Done) -> Iterator[tuple[Path, Manifest]]:
         checkpoint = CHECKPOINT.get(step.stage, 0)
@@ -52,15 +50,12 @@ class CostHistory:
 
 
 def tokens_per_second(folder: Path, manifest: Manifest) -> float:
-    """Return the median rate of an artifact's log, or 0; for vectors, an upper bound: all passages as if full."""
+    """Return tokens per second: the median of a training's log (0 without one).
+
+    For `encode`: passages × `passage_max_tokens` / seconds, an upper bound.
+    """
     if manifest.stage == "encode":
         passages = json.loads((folder / "vectors.json").read_text())["passages"]
         return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
     rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))
-
-
-def in_hours(seconds: float) -> str:
-    """Return estimated seconds as hours, marked as an estimate: `~1.5`, `~0.012`."""
-    hours = seconds / 3600
-    return f"~{hours:,.1f}" if hours >= 1 else f"~{hours:.3f}"

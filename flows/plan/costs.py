@@ -177,3 +177,8 @@ def cost_key(training: Settings) -> str:
 def in_powers(number: float) -> str:
     """Return a large number in three digits and a power of ten, as 1.25e15."""
     return f"{number:.2e}".replace("e+", "e")
+
+
+def in_hours(hours: float) -> str:
+    """Return hours with one digit after the point, less than an hour with three: `1.5`, `0.012`."""
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.3f}"

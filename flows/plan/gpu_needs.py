@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CostEstimate, cost_key, passes_texts
+from flows.plan.costs import CostEstimate, cost_key, in_hours, passes_texts
 from flows.plan.gpus import Gpu
 from storage.store import sources
 from tasks.capacity import Capacity
@@ -151,7 +151,7 @@ def gpu_table(name: str, needs: list[Need]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fits")
     for need in needs:
-        hours = "?" if need.hours is None else f"{need.hours:,.1f}" if need.hours >= 1 else f"{need.hours:.3f}"
+        hours = "?" if need.hours is None else in_hours(need.hours)
         fits = "yes" if need.fits else f"no: {need.advice}"
         size = in_units(need.peak_bytes)
         table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, hours, fits)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from flows.plan.cost_history import in_hours
 from storage.store.store import Store
 from tasks.flops import Cost
 from tasks.session import Done, Execution, Session, session
@@ -31,10 +30,10 @@ class MachineHours:
         with session(self._session):
             return encoder_rates()
 
-    def of(self, step: Done, cost: Cost) -> str:
+    def of(self, step: Done, cost: Cost) -> float:
         """Return the hours of one process that passes the texts of a stage through an encoder."""
         training = step.stage in TRAININGS
         rate, kind = (self._rates.training, "training") if training else (self._rates.encoding, "encoding")
         line = f"hours of {step.stage}: estimated as FLOPs / {rate / 1e9:,.1f} GFLOP/s, the rate of {kind} measured"
         self.notes.setdefault(f"{line} on {self._rates.at} ({self._rates.machine})")
-        return in_hours(cost.flops / rate)
+        return cost.flops / rate / 3600

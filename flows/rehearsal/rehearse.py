@@ -14,7 +14,8 @@ from typing import Any
 from flows.chain.transfer import suite_of
 from flows.plan.costs import CostEstimate
 from flows.plan.counts import CollectionCounts
-from flows.plan.plan import WIDTH, planned
+from flows.plan.plan import planned
+from flows.plan.show import WIDTH
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.rehearsal.changes import (

@@ -84,7 +84,8 @@ def test_garbage(built: dict[str, Artifact[Any]], store: Store, capsys: pytest.C
 def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = json_of(capsys, "plan", "quickstart", "--store", tmp_path)
 
-    assert {"stage", "round", "key", "state", "tokens", "flops", "disk", "hours"} == set(plan["stages"][0])
+    texts = {"stage", "round", "key", "state", "tokens", "flops", "disk", "hours"}
+    assert texts | {"num_tokens", "num_flops", "disk_bytes", "num_hours"} == set(plan["stages"][0])
     assert plan["stages"][-1]["stage"] == "report"
 
 

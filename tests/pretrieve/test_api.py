@@ -56,7 +56,8 @@ def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
     planned = pretrieve.recipe("small/retro_mae").plan(store=tmp_path / "store")
 
     listed = command("plan", "small/retro_mae", "--store", str(tmp_path / "store"), "--json", seconds=60)
-    assert planned.to_dict("records") == yaml.safe_load(listed.out)["stages"]
+    known = planned.astype(object).where(planned.notna(), None)  # pandas has NaN for null
+    assert known.to_dict("records") == json.loads(listed.out)["stages"]
     assert set(planned["state"]) == {"to build"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from flows.plan.gpus import GIB, Gpu, find_gpu
-from flows.plan.plan import show_plan
+from flows.plan.show import show_plan
 from flows.recipe.shipped import GPUS, shipped_recipes
 from storage.errors import UserError
 from storage.formats.yaml_files import read_yaml

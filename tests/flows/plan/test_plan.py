@@ -11,7 +11,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flows.plan import plan as plans
-from flows.plan.plan import planned, show_plan
+from flows.plan.plan import planned
+from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
 from flows.rehearsal.synthetic import write_collection

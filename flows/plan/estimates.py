@@ -1,0 +1,98 @@
+"""The estimated costs of a recipe's stages: tokens, FLOPs, disk and hours.
+
+Neither data nor weights need be present. Rows are counted in the collection's files where they are on this machine.
+Tokens and FLOPs are upper bounds, since every text counts as if it had `max_tokens`. Disk and hours are those of a
+similar artifact in the store; without one, hours follow from FLOPs and the measured rate of this machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.plan.cost_history import CostHistory
+from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.counts import Count
+from flows.plan.gpu_needs import Need, gpu_needs
+from flows.plan.gpus import Gpu
+from flows.plan.hours import MachineHours
+from flows.plan.plan import planned, without_key
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.shipped import recipe_name
+from storage.files import bytes_below
+from storage.store import sources
+from storage.store.store import Store
+from tasks.session import Done
+
+UNKNOWN_KEY = "–"
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """A stage of a plan with its estimated costs."""
+
+    stage: str
+    round: str
+    key: str
+    """A dash where it is not known yet."""
+    cached: bool
+    """Whether the store has the artifact; else it is to be built."""
+    tokens: float | None = None
+    """The most tokens that pass through an encoder; None where no text does, or their number is not known."""
+    flops: float | None = None
+    """The most FLOPs of these tokens."""
+    disk_bytes: int | None = None
+    """The size of the artifact, or, if it is to be built, of a similar one; None where there is none."""
+    hours: float | None = None
+    """The hours of building it; None where no rate is known, and for a cached artifact."""
+
+
+@dataclass(frozen=True)
+class EstimatedPlan:
+    """A recipe's stages with their estimated costs."""
+
+    recipe: Recipe[Any]
+    name: str
+    rows: Sequence[StageEstimate]
+    absent: Sequence[str]
+    """A message for each data set or model that is not on this machine."""
+    counted: list[Count]
+    """The rows of the collection's parts that are on this machine."""
+    notes: Sequence[str]
+    """Remarks on the origin of the numbers."""
+    needs: list[Need]
+    """Memory and hours of stages on a GPU, where one was given."""
+
+
+def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
+    """Return the plan of a recipe with its costs; on a GPU, too, where its figures are given."""
+    recipe, path = load_recipe(name, changes)
+    title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
+    with sources.assuming_present() as absent:
+        steps = list(planned(recipe, title, store).done.values())
+        estimate, history = CostEstimate(recipe, steps), CostHistory(store)
+        machine, counted = MachineHours(store, recipe.execution), estimate.counts.all()
+        needs = gpu_needs(estimate, steps, figures) if figures is not None else []
+    unknown = without_key(steps)
+    rows = [_of_stage(step, step.reference in unknown, store, estimate, history, machine) for step in steps]
+    notes = [*estimate.notes, *history.notes, *machine.notes]
+    if unestimated := [row.stage for row in rows if not row.cached and row.hours is None]:
+        notes.append(f"no hours are estimated for {', '.join(dict.fromkeys(unestimated))}: no rate is known for them")
+    return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs)
+
+
+def _of_stage(
+    step: Done, has_no_key: bool, store: Store, estimate: CostEstimate, history: CostHistory, machine: MachineHours
+) -> StageEstimate:
+    cost = estimate.of(step) if passes_texts(step) else None
+    if step.cached:
+        disk, hours = bytes_below(store.folder(step.stage, step.key)), None
+    else:
+        disk, hours = history.disk_and_hours(step, cost)
+        if hours is None and cost is not None:
+            hours = machine.of(step, cost)
+    key, tokens, flops = UNKNOWN_KEY if has_no_key else step.key, cost and cost.tokens, cost and cost.flops
+    return StageEstimate(step.stage, step.round, key, step.cached, tokens, flops, disk, hours)

@@ -1,0 +1,102 @@
+"""`pretrieve plan`: a recipe's stages and their costs, without building any.
+
+Estimates of disk and hours are marked with ~, and a note below the table names the origin of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from flows.plan.costs import CHECKPOINT, in_hours, in_powers
+from flows.plan.counts import in_words
+from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
+from flows.plan.gpu_needs import gpu_table
+from flows.plan.gpus import Gpu, find_gpu
+from flows.terminal import Terminal, say, say_json
+from tasks.runtime.formatting import in_units, short
+
+WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
+
+
+def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False, gpu: str | None = None) -> None:
+    """Print the plan as a table or as JSON, with what is missing and what the numbers are based on.
+
+    With the name of a GPU, memory and hours of the stages that run an encoder follow.
+    """
+    figures = find_gpu(gpu) if gpu is not None else None
+    plan = estimated(name, folder, changes, figures)
+    if as_json:
+        on_gpu = {"gpu": _gpu_as_json(gpu, figures, plan)} if gpu is not None and figures is not None else {}
+        say_json(plan_as_json(plan) | on_gpu)
+    else:
+        print_plan(plan, gpu, figures)
+
+
+def plan_as_json(plan: EstimatedPlan) -> dict[str, Any]:
+    """Return the plan for programs, without the needs on a GPU."""
+    stages = [stage_as_json(row) for row in plan.rows]
+    return {"stages": stages, "not_here": plan.absent, "counted": plan.counted, "notes": plan.notes}
+
+
+def stage_as_json(row: StageEstimate) -> dict[str, Any]:
+    """Return a stage for programs: the texts of the table, as in earlier versions, and the numbers."""
+    return _texts(row) | {
+        "num_tokens": row.tokens, "num_flops": row.flops, "disk_bytes": row.disk_bytes, "num_hours": row.hours,
+    }  # fmt: skip
+
+
+def _gpu_as_json(gpu: str, figures: Gpu, plan: EstimatedPlan) -> dict[str, Any]:
+    return {"name": gpu, **figures.model_dump(), "stages": [need.as_json() for need in plan.needs]}
+
+
+def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None = None) -> None:
+    """Print the plan as a table with its notes, and the table of a GPU where one is given."""
+    console = Terminal()
+    console.width = max(console.width, WIDTH)
+    console.print(plan_table(f"{plan.recipe.title} ({plan.name})", plan.rows))
+    missing = sum(not row.cached for row in plan.rows)
+    print(f"{len(plan.rows)} stages: {len(plan.rows) - missing} cached, {missing} to build; nothing was built")
+    if total := total_hours(plan.rows):
+        print(total)
+    if gpu is not None and figures is not None:
+        console.print(gpu_table(Path(gpu).stem, plan.needs))
+        say(figures.rates(Path(gpu).stem))
+        say("memory and bytes moved are counted on a CPU and unmeasured on a GPU; every text has its full length")
+    for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):
+        say(note)
+
+
+def plan_table(title: str, rows: Sequence[StageEstimate]) -> Table:
+    """Return the stages as a table for the terminal."""
+    table = Table(title=title, title_justify="left")
+    for heading in ("stage", "round", "key", "state"):
+        table.add_column(heading, no_wrap=heading != "round", overflow="fold")
+    for heading in ("tokens ≤", "FLOPs ≤", "disk", "hours"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_texts(row).values())
+    return table
+
+
+def _texts(row: StageEstimate) -> dict[str, str]:
+    """Return the cells of a stage's row by column."""
+    unknown = "?" if row.stage in CHECKPOINT else ""
+    mark = "" if row.cached else "~"
+    return {
+        "stage": row.stage, "round": row.round, "key": row.key, "state": "cached" if row.cached else "to build",
+        "tokens": unknown if row.tokens is None else in_powers(row.tokens),
+        "flops": unknown if row.flops is None else in_powers(row.flops),
+        "disk": "" if row.disk_bytes is None else f"{mark}{in_units(row.disk_bytes)}",
+        "hours": "" if row.hours is None else f"{mark}{in_hours(row.hours)}",
+    }  # fmt: skip
+
+
+def total_hours(rows: Sequence[StageEstimate]) -> str:
+    """Return the sum of the hours of the stages to build, and how many have no estimate; empty without any hours."""
+    to_build = [row.hours for row in rows if not row.cached]
+    hours = [value for value in to_build if value is not None]
+    return f"in total: ~{short(sum(hours))} hours, for {len(hours)} of {len(to_build)} stages to build" if hours else ""

@@ -1,0 +1,44 @@
+"""What `pretrieve plan` prints: texts and numbers of each stage, and the sum of the hours."""
+
+from flows.plan.estimates import StageEstimate
+from flows.plan.show import stage_as_json, total_hours
+
+
+def row(hours: float | None, *, cached: bool = False) -> StageEstimate:
+    return StageEstimate("encode", "", "0", cached, hours=hours)
+
+
+def test_a_stage_for_programs_has_its_numbers_next_to_the_texts_of_the_table() -> None:
+    estimate = StageEstimate("encode", "retriever_1", "0123", False, 1.25e15, 2e18, 3 * 2**20, 1234.56)
+
+    assert stage_as_json(estimate) == {
+        "stage": "encode", "round": "retriever_1", "key": "0123", "state": "to build", "tokens": "1.25e15",
+        "flops": "2.00e18", "disk": "~3.0 MiB", "hours": "~1,234.6",
+        "num_tokens": 1.25e15, "num_flops": 2e18, "disk_bytes": 3 * 2**20, "num_hours": 1234.56,
+    }  # fmt: skip
+
+
+def test_what_is_not_known_is_a_question_only_where_texts_pass_through_an_encoder() -> None:
+    encode, ingest = (stage_as_json(StageEstimate(stage, "", "–", False)) for stage in ("encode", "ingest_corpus"))
+
+    assert (encode["tokens"], encode["flops"], encode["disk"], encode["hours"]) == ("?", "?", "", "")
+    assert (ingest["tokens"], ingest["flops"]) == ("", "")
+    assert [encode[name] for name in ("num_tokens", "num_flops", "disk_bytes", "num_hours")] == [None] * 4
+
+
+def test_only_estimates_are_marked() -> None:
+    assert stage_as_json(StageEstimate("encode", "", "0", True, disk_bytes=1024))["disk"] == "1.0 KiB"
+
+
+def test_the_hours_of_stages_to_build_are_added_up() -> None:
+    rows = [row(513_914.2), row(1.5), row(None), row(None, cached=True)]
+
+    assert total_hours(rows) == "in total: ~513,916 hours, for 2 of 3 stages to build"
+
+
+def test_small_hours_keep_their_digits() -> None:
+    assert total_hours([row(0.076), row(0.07), row(0.0003)]) == "in total: ~0.146 hours, for 3 of 3 stages to build"
+
+
+def test_without_an_estimate_there_is_no_total() -> None:
+    assert total_hours([row(None), row(None, cached=True)]) == ""
