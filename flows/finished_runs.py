@@ -113,11 +113,11 @@ def finished_run(name: str, store: Store) -> FinishedRun:
             return _of_folder(name, folder.resolve())
     if name in shipped_recipes():
         raise UserError(f"{name}: no report in {store.root}; `pretrieve reproduce {name}` builds it")
-    reported = sorted(page.parent.name for page in (store.root / "reports").glob(f"*/{PAGE}"))
     try:
         _, manifest = find(name, store)
     except UserError as error:
-        known = f"; {store.root} has reports of {', '.join(reported)}" if reported else ""
+        reported = ", ".join(published_runs(store))
+        known = f"; {store.root} has reports of {reported}" if reported else ""
         raise UserError(
             f"{name}: expected a recipe's name, a report's key or a folder with {PAGE}{known} ({error})"
         ) from None
@@ -126,6 +126,13 @@ def finished_run(name: str, store: Store) -> FinishedRun:
             f"{name}: {manifest.stage} builds {manifest.schema}, not a report; `pretrieve plan` lists the keys"
         )
     return FinishedRun(name, store, manifest)
+
+
+def published_runs(store: Store) -> list[str]:
+    """Return the names of the runs with a published report, such as `small/cot_mae`."""
+    reports = store.root / "reports"
+    names = sorted(page.parent.relative_to(reports) for page in reports.rglob(PAGE))
+    return [name.as_posix() for name in names if name.parts[0] != "evaluate"]  # whose reports are of no recipe
 
 
 def _of_folder(name: str, folder: Path) -> FinishedRun:

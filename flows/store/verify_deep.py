@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from flows.finished_runs import published_runs
 from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
@@ -77,10 +78,9 @@ def rebuild_sample(known: Mapping[str, Rebuildable], sampling: Sampling) -> None
 
 
 def _of_reports(store: Store) -> list[str]:
-    """Return the names of the recipes that the store has reports of."""
-    reports = store.root / "reports"
-    pages = sorted(page.parent.relative_to(reports) for page in reports.rglob("report.json"))
-    if not (names := [name.as_posix() for name in pages if name.parts[0] != "evaluate"]):
+    """Return the names of the recipes that the store has reports of. Raises UserError where there is none."""
+    if not (names := published_runs(store)):
+        reports = store.root / "reports"
         raise UserError(f"{reports}: expected the report of a recipe there; else name a recipe with --recipe")
     return names
 

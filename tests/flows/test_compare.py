@@ -72,16 +72,16 @@ def test_a_run_of_a_recipe_in_a_folder_is_found_by_its_name(store: Store, tmp_pa
 
 def test_what_cannot_be_compared_is_named(store: Store) -> None:
     run(store, "one")
-    run(store, "fewer", queries=20)
+    run(store, "small/fewer", queries=20)
     run(store, "elsewhere", split="test")
     other = run(store, "other", noise=2.0, rounds=[{"name": "retriever_1", "train": {"noise": 2.0}}])
     refused = {
-        ("one", "fewer"): "toy/dev: the runs were measured by different qrels",
+        ("one", "small/fewer"): "toy/dev: the runs were measured by different qrels",
         ("one", "elsewhere"): "nothing to compare: A was measured on toy/dev, B on toy/test",
         ("one,other", "one"): "differ only in seeds; one and other differ in rounds.retriever_1.train.noise",
         ("one,one", "one"): "one,one: one is there twice; name the run of each seed once",
         ("one", ""): "RUN '': expected a recipe's name",
-        ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*one, other",
+        ("one", "none"): "none: expected a recipe's name, a report's key or a folder with report.json; .*small/fewer",
         ("one", next((store.root / "evaluate").iterdir()).name): "evaluate builds Metrics, not a report",
     }
     for (first, second), output in refused.items():
