@@ -83,7 +83,7 @@ class GpuPlan:
             largest = memory.largest_chunk(batch, self.gpu.usable_bytes)
             if largest is None:
                 advice = "does not fit, even one row at a time"
-            else:
+            else:  # a power of two divides most batches, so that no last chunk is nearly empty
                 advice += " and " * bool(advice) + f"{key}.chunk={1 << (largest.bit_length() - 1)} fits"
         number = self.estimate.number(step)
         moved = memory.moved(-(-number // batch), batch, chunk) if number is not None else 0.0

@@ -44,11 +44,11 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
         more, words = _of_documents(Path(what), passages, store)
     lines = []
     for generator in generators:
-        ledger = generator.stage_settings().ledger_in(store.root, generator.model)
-        with store.lock("ledger", f"{ledger.key}-replaced", lambda: None):
-            pending = _is_pending(ledger, more, store)
+        cache = generator.stage_settings().ledger_in(store.root, generator.model)
+        with store.lock("ledger", f"{cache.key}-replaced", lambda: None):
+            pending = _is_pending(cache, more, store)
             if not pending:
-                ledger.invalidate(more)
+                cache.invalidate(more)
         how = "requested before, and not built yet" if pending else "replaced"
         lines.append(f"{how}: {words}, of {generator.name}")
     return "\n".join(lines)
@@ -62,9 +62,9 @@ def check_replacement(recipe: Recipe[Any], what: str) -> None:
         raise UserError(f"--replace {what}: {EXPECTED}")
 
 
-def _is_pending(ledger: GenerationCache, more: Invalidations, store: Store) -> bool:
+def _is_pending(cache: GenerationCache, more: Invalidations, store: Store) -> bool:
     """Return whether the same was requested last, and no corpus has been built since."""
-    last = ledger.invalidated()
+    last = cache.invalidated()
     if last is None or Invalidations.last(last) != more:
         return False
     builds = store.root / generate_queries.name

@@ -40,7 +40,7 @@ def export(
 ) -> None:
     """Write a checkpoint as a Hugging Face model folder.
 
-    A model card says how it was made.
+    A model card says how it was built.
     """
     from flows.export.export import export_checkpoint
 

@@ -84,9 +84,9 @@ def take_survey(store: Store, policy: Policy) -> Survey:
             rows.append((reference, in_units(bytes_below(folder)), kept.get(reference, "nothing")))
     for folder in store.foreign_folders():
         rows.append((str(folder.relative_to(store.root)), "", "not ours: no manifest of pretrieve; left alone"))
-    for ledger in generation_caches(store.root):
-        name = str(ledger.folder.relative_to(store.root))
-        rows.append((name, in_units(bytes_below(ledger.folder)), "always: generated queries, see made_by.json"))
+    for cache in generation_caches(store.root):
+        name = str(cache.folder.relative_to(store.root))
+        rows.append((name, in_units(bytes_below(cache.folder)), "always: generated queries, see made_by.json"))
     for folder, reference in _work_and_damaged(store):
         with contextlib.suppress(FileNotFoundError):  # another process may publish the folder
             reason = kept.get(reference) or _young(folder, policy.age)

@@ -32,9 +32,9 @@ def verify_store(store_folder: Path, aside: bool) -> None:
         )
     caches = generation_caches(store.root)
     files = [(cache, path) for cache in caches for path in (*cache.files(), *cache.invalidation_files())]
-    torn = [(ledger, path) for ledger, path in files if is_damaged(path)]
-    for ledger, path in torn:
-        moved = f"; moved to {ledger.quarantine(path)}" if aside else ""
+    torn = [(cache, path) for cache, path in files if is_damaged(path)]
+    for cache, path in torn:
+        moved = f"; moved to {cache.quarantine(path)}" if aside else ""
         typer.echo(
             one_line(f"pretrieve: damaged: {path}: its bytes do not match the hash in its name{moved}"), err=True
         )
@@ -46,12 +46,12 @@ def verify_store(store_folder: Path, aside: bool) -> None:
             typer.echo(one_line(f"pretrieve: {line}"), err=True)
     if damaged or torn:
         what = "run the recipe again to rebuild" if aside else "`pretrieve verify --aside` has the next run rebuild"
-        of_ledgers = f" and {len(torn)} of {len(files)} files of generation caches" if files else ""
-        typer.echo(f"pretrieve: {what} {damaged} of {len(folders)} artifacts{of_ledgers}", err=True)
+        of_caches = f" and {len(torn)} of {len(files)} files of generation caches" if files else ""
+        typer.echo(f"pretrieve: {what} {damaged} of {len(folders)} artifacts{of_caches}", err=True)
     if damaged or torn or lines or incomplete:
         raise typer.Exit(1)
-    of_ledgers = f" and {len(files)} files of generation caches" if files else ""
-    out.print(f"{len(folders)} artifacts{of_ledgers} of {store.root} are intact")
+    of_caches = f" and {len(files)} files of generation caches" if files else ""
+    out.print(f"{len(folders)} artifacts{of_caches} of {store.root} are intact")
 
 
 def _is_damaged(folder: Path, store: Store, aside: bool) -> bool:

@@ -154,7 +154,7 @@ class Study(Settings):
     def _named_once(self) -> Study:
         names = [claim.name for claim in self.claims]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"claims: the name {min(twice)!r} stands twice; give each its own")
+            raise ValueError(f"claims: the name {min(twice)!r} is given twice; give each its own")
         ordered = [name for block in self.order for name in block.claims]
         if self.order and sorted(ordered) != sorted(names):
             raise ValueError(f"order: expected each claim once: {', '.join(names)}; found {', '.join(ordered)}")

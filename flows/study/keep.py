@@ -77,6 +77,7 @@ def clusters(measurement: Measurement) -> dict[str, str]:
     if (judged := measurement.input("qrels")) is None:
         return {}
     qrels = read_table(artifact(judged.reference, measurement.store), Qrels)
+    # Of several relevant documents the smallest id counts: a dictionary keeps the last value of a key.
     relevant = qrels.filter(pc.greater(qrels["grade"], 0)).sort_by(
         [("query_id", "ascending"), ("doc_id", "descending")]
     )

@@ -59,9 +59,9 @@ def designs(queries: int, seeds: int, folds: int) -> Iterator[Design]:
     Runs without folds say nothing of folds, and runs with one seed in each fold nothing of several seeds.
     """
     for number in FOLDS if folds > 1 else (1,):
-        for each in SEEDS if seeds > 1 else (1,):
-            if number * each > 1 and queries // number > 1:
-                yield Design(number, each, queries // number)
+        for num_seeds in SEEDS if seeds > 1 else (1,):
+            if number * num_seeds > 1 and queries // number > 1:
+                yield Design(number, num_seeds, queries // number)
 
 
 def _of_design(variance: Variances, design: Design) -> Variances:

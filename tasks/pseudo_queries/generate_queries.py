@@ -120,8 +120,8 @@ def generate_queries(
     whose queries are resampled (`GenerationCache.invalidated`). `filled` only orders the stages. `logs/written.json`
     has the numbers of rows kept from the cache and of generated rows.
     """
-    counts, ledger = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
-    ledger_join.merge(out, lambda rows: _described(rows, generator, ledger, settings))
+    counts, cache = _fill(out, passages, generator, replaced, settings), _ledger(generator, settings)
+    ledger_join.merge(out, lambda rows: _described(rows, generator, cache, settings))
     write_atomically(out / "logs" / "written.json", json.dumps(counts))
     print_line(f"queries of {settings.generator}: {_in_words(counts)}")
     if counts["empty"] == counts["kept"] + counts["made"]:
@@ -132,15 +132,15 @@ def _fill(
     out: Path, passages: Artifact[Passages], generator: Generator, replaced: Source | None, settings: NamedGeneration
 ) -> dict[str, int]:
     """Complete the cache for these passages; return the numbers of kept, generated and empty rows."""
-    ledger = _ledger(generator, settings)
-    ledger.describe(settings.provenance(generator))
-    with _locked(ledger, settings):
+    cache = _ledger(generator, settings)
+    cache.describe(settings.provenance(generator))
+    with _locked(cache, settings):
         shards = ledger_join.shards(out, passages, settings.shard_passages, _bucket_groups(settings))
-        inputs = (generator, Source(ledger.key, ledger.folder), replaced)
+        inputs = (generator, Source(cache.key, cache.folder), replaced)
         job = ShardJob(write_buckets, out, inputs, settings, what="generating queries", unit="passages", on_gpus=True)
         run_shards(job, shards)
         for buckets in _bucket_groups(settings):
-            ledger.merge(buckets.start, buckets.stop - 1)
+            cache.merge(buckets.start, buckets.stop - 1)
     return ledger_join.counted(out)
 
 
@@ -159,12 +159,12 @@ def _bucket_groups(settings: NamedGeneration) -> list[range]:
 
 
 @contextlib.contextmanager
-def _locked(ledger: GenerationCache, settings: NamedGeneration) -> Iterator[None]:
+def _locked(cache: GenerationCache, settings: NamedGeneration) -> Iterator[None]:
     """Hold the locks of this share's groups, always taken in the same order; no other run adds to them meanwhile."""
-    waiting = f"ledger {ledger.key[:8]}: another run generates queries with this generator; waiting"
+    waiting = f"generation cache {cache.key[:8]}: another run generates queries with this generator; waiting"
     with contextlib.ExitStack() as held:
         for group in _bucket_groups(settings):
-            held.enter_context(store().lock("ledger", f"{ledger.key}-{group.start:02x}", lambda: print_line(waiting)))
+            held.enter_context(store().lock("ledger", f"{cache.key}-{group.start:02x}", lambda: print_line(waiting)))
         yield
 
 
@@ -236,11 +236,11 @@ def _sampler(generator: Generator, settings: NamedGeneration) -> Sampler:
     return Sampler(generator.path, settings, choose_device(), tqdm.write)
 
 
-def _described(rows: pa.Table, generator: Generator, ledger: GenerationCache, settings: NamedGeneration) -> pa.Table:
+def _described(rows: pa.Table, generator: Generator, cache: GenerationCache, settings: NamedGeneration) -> pa.Table:
     """Return the rows with the other columns of PseudoQueries."""
     not_empty = pc.not_equal(rows["query"], "")
     columns = {
-        "generator": settings.generator, "revision": generator.key, "ledger": ledger.key, "seed": settings.seed,
+        "generator": settings.generator, "revision": generator.key, "ledger": cache.key, "seed": settings.seed,
         "round_trip": None, "relevance": None,
     }  # fmt: skip
     for name, value in columns.items():

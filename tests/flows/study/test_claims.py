@@ -188,7 +188,7 @@ def test_what_is_kept_of_a_recipe_is_what_claims_and_curves_need() -> None:
         ("row: few}", "row: null}", "expected a row of each arm"),
         ("paper: CPDAE", "paper: CPDEA", "paper: expected one of Query-as-context"),
         ("printed_metric: R@1000", "printed_metric: null", "numbers are printed; expected printed_metric"),
-        ("name: specialised", "name: experts", "the name 'experts' stands twice"),
+        ("name: specialised", "name: experts", "the name 'experts' is given twice"),
         ("statement:", "statment:", r"statment: unknown key; did you mean statement\?"),
         ("row: few}", "row: fewer}", "study/cpdae.yaml has no row 'fewer'; it has bm25"),
         ("    metric: recall@10\n", "    metric: recall@11\n", "does not measure recall@11"),
