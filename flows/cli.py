@@ -185,7 +185,7 @@ def export_run(
         list[str] | None, typer.Argument(metavar="ROW", help="Systems of the report; all, if none is named.")
     ] = None,
     store: StoreFolder = DEFAULT_STORE,
-    split: Annotated[str | None, typer.Option(help="Another split than the headline's.")] = None,
+    split: Annotated[str | None, typer.Option(help="Another split than the headline's, or COLLECTION/SPLIT.")] = None,
     packed: Annotated[bool, typer.Option("--gzip", help="Write ROW.trec.gz.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Put the header into ROW.yaml, as trec_eval needs.")] = False,
     actor: Annotated[str | None, typer.Option(metavar="NAME", help="Who ran it, for the header.")] = None,

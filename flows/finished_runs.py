@@ -37,7 +37,17 @@ class Measurement:
     @property
     def name(self) -> str:
         """The collection and the split."""
-        return f"{self.manifest.settings['dataset']}/{self.manifest.settings['split']}"
+        return f"{self.dataset}/{self.split}"
+
+    @property
+    def dataset(self) -> str:
+        """The collection."""
+        return str(self.manifest.settings["dataset"])
+
+    @property
+    def split(self) -> str:
+        """The split of the collection."""
+        return str(self.manifest.settings["split"])
 
     def input(self, parameter: str) -> Manifest | None:
         """Return the manifest of an input of `evaluate`; None where the split has none."""
@@ -85,6 +95,10 @@ class FinishedRun:
                     f"{evaluate.version}; run its recipe again, which rebuilds only what has changed"
                 )
         return measurements
+
+    def is_own(self, measurement: Measurement) -> bool:
+        """Return whether a measurement is of the recipe's own collection, not of its suite of other collections."""
+        return measurement.dataset == self.measurements[0].dataset
 
     def _metrics(self) -> Iterator[str]:
         for parameter in ("metrics", "transfer"):

@@ -75,9 +75,9 @@ class FinishedRun(Mapping[str, Checkpoint]):
         """
         import pandas as pd
 
-        own, rows = self._run.measurements[0].manifest.settings["dataset"], []
+        rows: list[dict[str, Any]] = []
         for measurement in self._run.measurements:
-            split = measurement.manifest.settings["split"] if measurement.name.startswith(own) else measurement.name
+            split = measurement.split if self._run.is_own(measurement) else measurement.name
             rows += [{**row, "split": split} for row in metric_rows(measurement.path)]
         return pd.DataFrame(rows, columns=list(COLUMNS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
-from storage.tables import Passages, Qrels, Queries, Run
+from storage.tables import Passages, Positives, Qrels, Queries, Run
 from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
 from tasks.report.publish import publish
 from tasks.report.report import Reporting, report
@@ -58,8 +59,17 @@ def ingest_qrels(out: Path, *, settings: Made) -> None:
     ))  # fmt: skip
 
 
+@stage(version=1, table=Positives)
+def label_passages(out: Path, qrels: Artifact[Qrels], passages: Artifact[Passages]) -> None:
+    """A positive that a retriever is said to have learned from."""
+    write_rows(out, Positives, [{"query_id": "q1", "passage_id": "d1#0", "doc_id": "d1"}])
+
+
 @stage(version=1, table=Run)
-def search(out: Path, queries: Artifact[Queries], passages: Artifact[Passages], *, settings: Ranking) -> None:
+def search(
+    out: Path, queries: Artifact[Queries], passages: Artifact[Passages], positives: Artifact[Positives] | None = None,
+    *, settings: Ranking,
+) -> None:  # fmt: skip
     """Scores of whether a document is the relevant one, and noise; with ties, and each query's own document on top."""
     draw = random.Random(settings.seed)
     named = ["q1", *(f"d{n}" for n in range(1, DOCUMENTS))]
@@ -76,25 +86,30 @@ def search(out: Path, queries: Artifact[Queries], passages: Artifact[Passages], 
 
 def run(
     store: Store, name: str, *, noise: float = 1.0, seed: int = 1, queries: int = QUERIES, split: str = "dev",
-    last: str = "retriever_2", **changed: Any,
+    last: str = "retriever_2", transfer: Sequence[str] = (), **changed: Any,
 ) -> Artifact[Any]:  # fmt: skip
     """A finished run called `name`, published in the current session's store; bm25 depends on nothing of it.
 
-    `last` names its last row.
+    `last` names its last row, `transfer` other collections that it was measured on.
     """
     built = Made(queries=queries)
     passages, topics, qrels = split_corpus(settings=built), ingest_queries(settings=built), ingest_qrels(settings=built)
+    positives = label_passages(qrels=qrels, passages=passages)
+    trained = {"queries": topics, "passages": passages, "positives": positives}
     runs = {
         "bm25": search(queries=topics, passages=passages, settings=Ranking(noise=2.0, seed=0)),
-        "retriever_1": search(queries=topics, passages=passages, settings=Ranking(noise=noise, seed=seed)),
-        last: search(queries=topics, passages=passages, settings=Ranking(noise=noise / 2, seed=seed)),
+        "retriever_1": search(**trained, settings=Ranking(noise=noise, seed=seed)),
+        last: search(**trained, settings=Ranking(noise=noise / 2, seed=seed)),
     }
-    settings = Evaluation(
+    own = Evaluation(
         dataset="toy", split=split, titles=False, relevant_from=1, ignore_identical_ids=True, resamples=10_000, seed=1,
         metrics=["MRR@10", "nDCG@10"], names=list(runs), averaged={"both": ["retriever_1", last]},
         comparisons=[Comparison(run=last, baseline="bm25")],
     )  # fmt: skip
-    metrics = evaluate(qrels=qrels, passages=passages, runs=list(runs.values()), settings=settings)
+    metrics, *others = (
+        evaluate(qrels=qrels, passages=passages, runs=list(runs.values()), settings=settings)
+        for settings in (own, *(own.model_copy(update={"dataset": name}) for name in transfer))
+    )
     recipe = {
         "title": f"Title of {name}", "seed": seed, "dataset": {"reader": "beir", "train_split": "train"},
         "rounds": [{"name": "retriever_1", "train": {"noise": noise}}, {"name": "retriever_2", "train": None}],
@@ -112,7 +127,7 @@ def run(
         checkpoints=[],
         stored=[],
         analyses=[],
-        transfer=[],
+        transfer=others,
         settings=reporting,
     )
     publish(store.root / "reports" / name, results, [])

@@ -57,18 +57,17 @@ def export_runs(
 
 
 def on_split(run: FinishedRun, split: str | None) -> Measurement:
-    """Return the measurement of a split; that of the headline's split, if none is named."""
-    named = {
-        name: measurement
-        for measurement in run.measurements
-        for name in (measurement.name, measurement.manifest.settings["split"])
-    }
+    """Return the measurement of a split; that of the headline's split, if none is named.
+
+    Raises UserError for an unknown split, and for one that several collections have.
+    """
     if split is None:
         return run.measurements[0]
-    if split not in named:
+    matches = [measurement for measurement in run.measurements if split in (measurement.name, measurement.split)]
+    if len(matches) != 1:
         known = ", ".join(measurement.name for measurement in run.measurements)
-        raise UserError(f"--split {split}: {run.name} was measured on {known}")
-    return named[split]
+        raise UserError(f"--split {split}: {run.name} was measured on {known}; name one as COLLECTION/SPLIT")
+    return matches[0]
 
 
 def known_rows(measured: Measurement, rows: Sequence[str]) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from flows.finished_runs import FinishedRun, Measurement
-from flows.store.lookup import must_exist
+from flows.store.lookup import lineage, must_exist
 from storage.artifact import Manifest
+from tasks.finetuning.label_positives import label_passages
 
 START, END = "# ir_metadata.start", "# ir_metadata.end"
 TREC_NAMES = {
@@ -54,7 +55,7 @@ def metadata(run: FinishedRun, measured: Measurement, row: str, actor: str | Non
             "retrieval": [retrieval(run, measured, row, manifest)],
         },
         "actor": {**name, "role": "reproducer" if run.recipe["reported"] else "experimenter"},
-        "data": data(run, measured),
+        "data": data(run, measured, reference),
     }
 
 
@@ -102,13 +103,15 @@ def retrieval(run: FinishedRun, measured: Measurement, row: str, manifest: Manif
     return method
 
 
-def data(run: FinishedRun, measured: Measurement) -> dict[str, Any]:
-    """Return the test collection and the training data."""
-    split, name = measured.manifest.settings["split"], run.report.settings["dataset"]
-    collection: dict[str, Any] = {"name": name, "split": split}
+def data(run: FinishedRun, measured: Measurement, reference: str) -> dict[str, Any]:
+    """Return the test collection, and the training data where the ranking's lineage has learned from judgements."""
+    own = run.report.settings["dataset"]
+    name = own if run.is_own(measured) else measured.dataset
+    collection: dict[str, Any] = {"name": name, "split": measured.split}
     for parameter in ("qrels", "answers"):
         if (given := measured.input(parameter)) is not None:
             collection[parameter] = f"{given.reference}, {given.rows} rows, hash {given.hash}"
-    trained = run.recipe["dataset"]["train_split"]
-    learned = [{"name": name, "split": trained}] if trained else []
+    stages = {earlier.partition("/")[0] for earlier in lineage(reference, run.store)}
+    trained = run.recipe["dataset"]["train_split"] if label_passages.name in stages else None
+    learned = [{"name": own, "split": trained}] if trained else []
     return {"test collection": collection, "training data": learned}

@@ -95,6 +95,14 @@ def test_a_finished_run_has_its_metrics_with_intervals(store: Store) -> None:
         pretrieve.load(run)  # type: ignore[arg-type]
 
 
+def test_splits_of_other_collections_are_named_with_their_collection(store: Store) -> None:
+    finished_runs.run(store, "one", transfer=["toy_2"])
+
+    metrics = pretrieve.open_run("one", store=store.root).metrics
+
+    assert list(dict.fromkeys(metrics["split"])) == ["dev", "toy_2/dev"]
+
+
 @pytest.mark.parametrize("shown", [False, True])
 def test_lines_and_bars_of_a_run_are_shown_or_not(shown: bool, capsys: pytest.CaptureFixture[str]) -> None:
     with printing(shown) as print_line, bar(what="training", unit="steps") as counter:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 import yaml
 
-from flows.export.export_run import RunFormat, export_runs
+from flows.export.export_run import RunFormat, export_runs, on_split
+from flows.finished_runs import finished_run
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import read_rows, write_rows
@@ -90,6 +92,30 @@ def test_a_plain_run_has_its_header_in_a_second_file(store: Store, tmp_path: Pat
     with pytest.raises(UserError, match="--split test: one was measured on toy/dev"):
         export_runs("one", ["bm25"], tmp_path / "new", store.root, split="test")
     assert not (tmp_path / "new").exists()
+
+
+def test_a_split_of_several_collections_is_named_with_its_collection(store: Store) -> None:
+    run(store, "one", transfer=["toy_2", "other"])
+    finished = finished_run("one", store)
+
+    assert on_split(finished, None).name == "toy/dev"
+    assert on_split(finished, "toy_2/dev").name == "toy_2/dev"
+    known = "--split dev: one was measured on toy/dev, toy_2/dev, other/dev; name one as COLLECTION/SPLIT"
+    with pytest.raises(UserError, match=known):
+        on_split(finished, "dev")
+
+
+def test_the_header_names_the_collection_and_what_the_ranking_has_learned_from(store: Store, tmp_path: Path) -> None:
+    run(store, "one", transfer=["toy_2"])
+    learned = [{"name": "A toy", "split": "train"}]
+    for split, collection in (("toy/dev", "A toy"), ("toy_2/dev", "toy_2")):
+        folder = tmp_path / collection
+        export_runs("one", ["bm25", "retriever_1"], folder, store.root, split=split)
+        for name, expected in (("bm25", []), ("retriever_1", learned)):
+            header, _ = read(folder / f"{name}.trec")
+            data: Any = header["data"]
+            assert data["training data"] == expected
+            assert data["test collection"].items() >= {"name": collection, "split": "dev"}.items()
 
 
 def test_an_id_with_a_blank_is_refused(store: Store, tmp_path: Path) -> None:
