@@ -27,8 +27,7 @@ from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
 from flows.plan.plan import planned
-from flows.queries.build import build as build_queries
-from flows.queries.versions import stored_version
+from flows.queries.build import built as built_queries
 from flows.recipe.load import load_recipe
 from flows.reproduce import reproduced
 from storage.errors import UserError
@@ -72,7 +71,9 @@ def adapt(
     if request.judgements is not None:
         judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
     with started(request):
-        pseudo = pseudo_queries(request, documents, start, surveyed, store)
+        pseudo = pseudo_queries(
+            request, documents, start, surveyed, store, print_line=print_line, with_server=with_server
+        )
         counts = data.write_collections(request.out, documents, pseudo, judgements)
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
@@ -118,8 +119,9 @@ def _method(request: Request) -> str:
 
 
 def pseudo_queries(
-    request: Request, documents: Sequence[TextRow], start: recipes.Start, surveyed: Survey, store: Store
-) -> list[data.Pseudo]:
+    request: Request, documents: Sequence[TextRow], start: recipes.Start, surveyed: Survey, store: Store,
+    *, print_line: Callable[[str], None], with_server: bool,
+) -> list[data.Pseudo]:  # fmt: skip
     """Return the documents with their pseudo-queries: generated, or their own salient sentences and titles."""
     if request.generator is None:
         return data.of_salient_sentences(documents, surveyed.language)
@@ -129,9 +131,10 @@ def pseudo_queries(
     content = recipes.recipe_content(request.name, folder.resolve(), start, size, surveyed.language)
     file = request.out / f"{name}.yaml"
     _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), request.generator))
-    build_queries(str(file), store.root, [])
+    result = built_queries(str(file), store.root, [], print_line=print_line, with_server=with_server)
+    print_line(result.summary())
     generated: dict[str, list[str]] = defaultdict(list)
-    for row in read_rows(stored_version(name, store).queries, PseudoQueries):
+    for row in read_rows(result.version.queries, PseudoQueries):
         if row["kept"]:
             generated[row["doc_id"]].append(row["query"])
     return data.of_generated(documents, generated)

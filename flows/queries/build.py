@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,9 +60,20 @@ def build(
     name: str, folder: Path, changes: Sequence[str], replaced: str | None = None, generator: str | None = None,
     version_name: str | None = None,
 ) -> None:  # fmt: skip
-    """Split the corpus, generate the queries that the generation cache lacks, and print what has changed.
+    """Build a version of a corpus with the lines of its stages on standard error, and print what has changed."""
+    print_line = unwrapped(stderr=True).print
+    result = built(name, folder, changes, replaced, generator, version_name, print_line=print_line)
+    say(result.summary())
+
+
+def built(
+    name: str, folder: Path, changes: Sequence[str], replaced: str | None = None, generator: str | None = None,
+    version_name: str | None = None, *, print_line: Callable[[str], None], with_server: bool = True,
+) -> BuildResult:  # fmt: skip
+    """Split the corpus and generate the queries that the generation cache lacks; return the version.
 
     Versions are named `version_name`, or like the recipe. `replaced` first invalidates queries (`regenerate.replace`).
+    Without `with_server` no build is a Prefect flow.
     """
     recipe, path = load_recipe(name, changes)
     title, store = version_name or recipe_name(path), Store.open_or_new(folder)
@@ -70,19 +81,19 @@ def build(
         raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
     if generator is not None and replaced is None:
         raise UserError(f"--generator {generator}: says whose queries --replace resamples; give both")
-    console = unwrapped(stderr=True)
-    current = Session(store, recipe.execution, print_line=console.print)
+    current = Session(store, recipe.execution, print_line=print_line)
     if replaced is not None:
         planned_corpus(recipe, store)  # errors of the recipe come before anything is invalidated
-        console.print(replace(recipe, store, replaced, generator))
+        print_line(replace(recipe, store, replaced, generator))
     plan = planned_corpus(recipe, store)
     steps = plan.done
     check_models(plan)
     with noted(store, "queries build", title, steps) as current.note:
         missing = print_stages(f"{recipe.title}: pseudo-queries", steps, current)
-        shown = run_name(title, recipe.seed, changes) if missing and _is_a_flow(plan, store) else None
-        say(_run(recipe, title, current, shown).summary())
+        is_flow = with_server and missing and _is_a_flow(plan, store)
+        result = _run(recipe, title, current, run_name(title, recipe.seed, changes) if is_flow else None)
         current.note.finish()
+    return result
 
 
 def _is_a_flow(plan: Session, store: Store) -> bool:

@@ -26,6 +26,7 @@ from flows.browse.searches import TOP, Searches
 from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store.store import Store
+from tasks.runtime.progress import drawing
 from tests import warm
 from tests.flows.adapt.test_collections import documents
 from tests.in_process import pretrieve as pretrieve_command
@@ -199,8 +200,15 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     assert json.loads((request.out / "size.json").read_text())["size"] == size.name
 
 
-def test_a_generator_writes_the_queries_of_complete_documents(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its random weights write nothing that a search would find, so nothing is filtered."""
+def test_a_generator_writes_the_queries_of_complete_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its random weights write nothing that a search would find, so nothing is filtered.
+
+    Without a server none is asked, not even one that the user has named; lines go only to `print_line`.
+    """
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    lines: list[str] = []
     content = recipes.query_recipe_content
 
     def unfiltered(*arguments: Any) -> dict[str, Any]:
@@ -208,13 +216,23 @@ def test_a_generator_writes_the_queries_of_complete_documents(folder: Path, monk
         return value | {"queries": value["queries"] | {"filter": None}}
 
     monkeypatch.setattr(recipes, "query_recipe_content", unfiltered)
-    (folder / "generator").mkdir()
-    save_t5(folder / "generator", PIECES)
-    request = replace(request_of(folder), out=folder / "generated", generator=str(folder / "generator"))
-    rows, store = documents(20), Store.open(folder / "store")
+    for name in ("start", "generator"):
+        (tmp_path / name).mkdir()
+    save_backbone(tmp_path / "start", spread=0.2, pooling="mean")
+    save_t5(tmp_path / "generator", PIECES)
+    request = replace(request_of(tmp_path), generator=str(tmp_path / "generator"))
+    rows, store = documents(20), Store(tmp_path / "store")
+    capsys.readouterr()
 
-    pseudo = run.pseudo_queries(request, rows, run.start_of(request), survey("a file of CSV", rows), store)
+    with drawing(False):
+        pseudo = run.pseudo_queries(
+            request, rows, run.start_of(request), survey("a file of CSV", rows), store,
+            print_line=lines.append, with_server=False,
+        )  # fmt: skip
 
+    assert capsys.readouterr() == ("", "")
+    assert " to build; store " in lines[0]
+    assert lines[-1].startswith(f"{request.name}_queries@1: ")
     assert [one.row for one in pseudo] == rows
     assert sum(len(one.queries) for one in pseudo) >= 20
     assert all(query for one in pseudo for query in one.queries)
