@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow.compute as pc
 
 from flows.browse.contents import Collection, Contents, System, Training
+from flows.store.lookup import lookup, parameter_inputs
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import blocks_with_keys, first_rows, read_table
+from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.evaluation.paired_runs import values_by_query
 from tasks.evaluation.query_wins import Winning, rank_documents, relevant_documents
@@ -150,7 +152,7 @@ def pseudo_queries(contents: Contents, collection: Collection, passage_id: str) 
     columns = ["rank", "query", "generator", "kept", "reason", "round_trip", "relevance"]
     rows: list[Row] = []
     for artifact in contents.pseudo_queries:
-        if _passages_of(contents, artifact) in (None, collection.passages.reference):
+        if _passages_of(artifact.reference, contents.store) == collection.passages.reference:
             rows += _rows(artifact, PseudoQueries, passage_id, columns, key="passage_id")
     return sorted(rows, key=lambda row: row["rank"])
 
@@ -184,11 +186,17 @@ def _with_text(training: Training, query_ids: Iterable[str]) -> list[Row]:
     return list(first_rows(training.queries, Queries, "query_id", query_ids, ["text"]).values())[:PER_PAGE]
 
 
-def _passages_of(contents: Contents, artifact: Artifact[PseudoQueries]) -> str | None:
-    manifest = contents.store.manifest(artifact.stage, artifact.key)
-    inputs: Mapping[str, Any] = manifest.inputs if manifest else {}
-    reference = inputs.get("passages")
-    return None if reference is None else str(reference)
+def _passages_of(pseudo_queries: str, store: Store) -> str | None:
+    """Return the passages of pseudo-queries, which a stage without them, such as a filter, has from its input.
+
+    Returns None where an earlier stage is no longer in the store.
+    """
+    if (manifest := lookup(pseudo_queries, store)) is None:
+        return None
+    inputs = dict(parameter_inputs(manifest))
+    if "passages" in inputs:
+        return inputs["passages"]
+    return _passages_of(inputs.get("pseudo_queries") or inputs["corpora"], store)
 
 
 def _rows(
