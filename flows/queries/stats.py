@@ -41,15 +41,19 @@ def show_stats(name: str, store_folder: Path, as_json: bool = False) -> None:
 
 
 def quality_of(version: Version, store: Store) -> Artifact[Quality]:
-    """Return the version's statistics: those of its recipe, or computed now, without a BM25 search."""
-    for folder in sorted((store.root / query_quality.name).glob("*")):
-        manifest = store.manifest(query_quality.name, folder.name)
-        if manifest and (manifest.version, manifest.inputs["pseudo_queries"]) == (
-            query_quality.version,
-            version.queries.reference,
-        ):
-            return Artifact(query_quality.name, manifest.key, folder)
-    return query_quality(passages=version.passages, pseudo_queries=version.queries, settings=SAMPLING)
+    """Return the version's statistics: those of its build, else the newest, else computed now without a BM25 search."""
+    manifests = (
+        store.manifest(query_quality.name, folder.name) for folder in (store.root / query_quality.name).glob("*")
+    )
+    wanted = (query_quality.version, version.queries.reference)
+    stored = [
+        manifest for manifest in manifests
+        if manifest and (manifest.version, manifest.inputs["pseudo_queries"]) == wanted
+    ]  # fmt: skip
+    if not stored:
+        return query_quality(passages=version.passages, pseudo_queries=version.queries, settings=SAMPLING)
+    best = max(stored, key=lambda manifest: (manifest.key == version.quality.key, manifest.built["at"], manifest.key))
+    return Artifact(query_quality.name, best.key, store.folder(query_quality.name, best.key))
 
 
 def rows_of(statistics: dict[str, Any]) -> list[tuple[str, ...]]:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -89,13 +89,20 @@ def files_below(folder: Path, wanted: Callable[[str], bool]) -> list[Path]:
 def note_version(
     recipe: str, queries: Artifact[PseudoQueries], passages: Artifact[Passages], quality: Artifact[Any], store: Store
 ) -> tuple[Version, Version | None]:
-    """Record a version unless it is the newest already; return it, and the previous version."""
+    """Record a version unless its queries are the newest version's; return it, and the previous version.
+
+    The newest version takes statistics that were computed with other settings.
+    """
     with store.lock("versions", recipe.replace("/", "-"), lambda: None):
         _quarantine(recipe, store)
         lines = _lines(recipe, store)
         before = [line for line in lines if isinstance(line, Version)]
         if before and before[-1].queries.key == queries.key:
-            return before[-1], before[-2] if len(before) > 1 else None
+            newest = replace(before[-1], quality=quality)
+            if newest != before[-1]:
+                lines[newest.number - 1] = newest
+                _write(recipe, lines, store)
+            return newest, before[-2] if len(before) > 1 else None
         at = datetime.now(UTC).isoformat(timespec="seconds")
         version = Version(recipe, len(lines) + 1, at, queries, passages, quality)
         _write(recipe, [*lines, version], store)

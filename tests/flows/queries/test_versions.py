@@ -34,6 +34,17 @@ def versions(store: Store) -> list[Artifact[Any]]:
     return [noted(number, store) for number in (1, 2, 3)]
 
 
+def test_the_newest_version_takes_statistics_of_other_settings(versions: list[Artifact[Any]], store: Store) -> None:
+    before = versions_of(NAME, store)
+    recomputed = finished_runs.ingest_qrels(settings=Made(queries=9))
+
+    version, previous = note_version(NAME, versions[2], before[-1].passages, recomputed, store)
+
+    assert previous == before[1]
+    assert version.quality == recomputed
+    assert versions_of(NAME, store) == [*before[:2], version]
+
+
 def file_of(store: Store) -> Path:
     return folder_of(NAME, store) / VERSIONS
 
