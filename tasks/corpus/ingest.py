@@ -6,7 +6,6 @@ document. Rows stay in the collection's order.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -28,8 +27,6 @@ from storage.tables import Answers, Documents, Qrels, Queries
 from tasks.runtime.progress import progress
 from tasks.session import print_line
 from tasks.stage import stage
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -115,8 +112,10 @@ def judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> l
     if not relevant:
         raise UserError(_empty_split(path, settings, "has no query with a relevant document"))
     if dropped := len(judged) - len(rows):
-        log.info("%s: %d of %d judged queries have no relevant document%s and are omitted", settings.split, dropped,
-                 len(judged), _of_slice(settings.fraction))  # fmt: skip
+        print_line(
+            f"{settings.split}: {dropped:,} of {len(judged):,} judged queries have no relevant document"
+            f"{_of_slice(settings.fraction)} and are omitted"
+        )
     return rows
 
 

@@ -5,7 +5,6 @@ Letters of shapes: Q queries of a block, U pairs in the union of all runs, D dep
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -27,8 +26,6 @@ from tasks.stage import stage
 
 CUTOFFS = (10, 100, 1000)
 PERSISTENCE = 0.99  # of rank-biased overlap; not printed; chosen because 85 % of its weight is on the first 100 ranks
-
-log = logging.getLogger(__name__)
 
 
 class Overlapping(Settings):
@@ -64,15 +61,10 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
                 depths = np.maximum(ranks_RU[a], ranks_RU[b])[both]
                 values.append(agreement(union.queries[both], depths, lengths_RQ[a], lengths_RQ[b], settings.p))
             counter.update(len(union.query_ids))
-    rows = [
+    rows = (
         {"run_a": settings.names[a], "run_b": settings.names[b], **_means(values)}
         for (a, b), values in zip(pairs, overlaps, strict=True)
-    ]
-    for row in rows:
-        log.info(
-            "%(run_a)s and %(run_b)s share %(overlap_10).3f of the first 10, %(overlap_100).3f of the first 100 and "
-            "%(overlap_1000).3f of the first 1,000 passages (%(queries)d queries)", row
-        )  # fmt: skip
+    )
     write_rows(out, Overlap, rows)
 
 

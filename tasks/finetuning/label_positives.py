@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +17,6 @@ from storage.store.store import SCRATCH
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run, Table
 from tasks.session import print_line
 from tasks.stage import stage
-
-log = logging.getLogger(__name__)
 
 ROWS_PER_BLOCK, CHARACTERS_PER_BLOCK = 10_000, 50_000_000  # of pseudo-queries that are put into the database
 
@@ -104,10 +101,13 @@ def adopt_pseudo_queries(out: Path, passages: Artifact[Passages], pseudo_queries
     A text that was generated for several documents does not say which of them is relevant, and is left out; one that
     was generated several times for a document is kept once.
     """
-    if not _adopt(out, Queries, passages, pseudo_queries):
+    adopted, ambiguous = _adopt(out, Queries, passages, pseudo_queries)
+    if not adopted:
         raise UserError(
             f"{pseudo_queries.path}: every pseudo-query belongs to several documents; none can be trained on"
         )
+    if ambiguous:
+        print_line(f"{ambiguous:,} texts of pseudo-queries belong to several documents and are omitted")
 
 
 @stage(version=1, table=Positives)
@@ -116,8 +116,13 @@ def adopt_positives(out: Path, passages: Artifact[Passages], pseudo_queries: Art
     _adopt(out, Positives, passages, pseudo_queries)
 
 
-def _adopt(out: Path, table: type[Table], passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]) -> int:
-    """Write the table's columns of the adopted pseudo-queries and return how many these are."""
+def _adopt(
+    out: Path, table: type[Table], passages: Artifact[Passages], pseudo_queries: Artifact[PseudoQueries]
+) -> tuple[int, int]:
+    """Write the table's columns of the adopted pseudo-queries.
+
+    Returns the number of these pseudo-queries and the number of texts that belong to several documents.
+    """
     with Database(out / SCRATCH / "database") as database:
         database.view("passages", passages, Passages)
         database.create("generated", GENERATED, _generated(pseudo_queries))
@@ -125,9 +130,8 @@ def _adopt(out: Path, table: type[Table], passages: Artifact[Passages], pseudo_q
             database.execute(statement)
         rows = ({name: row[name] for name in schema_of(table).names} for row in database.rows(ADOPTED))
         adopted = write_rows(out, table, rows)
-        (several,) = database.rows("SELECT count(*) AS texts FROM texts WHERE NOT of_one_document")
-    log.info("%d pseudo-queries adopted, %d texts belong to several documents", adopted, several["texts"])
-    return adopted
+        (ambiguous,) = database.rows("SELECT count(*) AS texts FROM texts WHERE NOT of_one_document")
+    return adopted, ambiguous["texts"]
 
 
 def _generated(pseudo_queries: Artifact[PseudoQueries]) -> Iterator[pa.Table]:

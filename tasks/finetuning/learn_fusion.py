@@ -6,7 +6,6 @@ Letters of shapes: Q queries of a block, N rows of a run's lists, U passages of 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +31,8 @@ from tasks.retrieval.run_lists import Lists, Union, Values, unions
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
+from tasks.session import print_line
 from tasks.stage import stage
-
-log = logging.getLogger(__name__)
 
 
 class LearnFusion(Settings):
@@ -76,8 +74,8 @@ def learn_fusion(
             f"{positives.path}: no list has a positive and other passages, so no weights can be learned; "
             "give runs of the same queries, or a greater depth"
         )
-    omitted = num_rows(positives.path) - learned
-    log.info("%d positives to learn from, %d omitted that are in no list", learned, omitted)
+    if omitted := (total := num_rows(positives.path)) - learned:
+        print_line(f"{omitted:,} of {total:,} positives are in no list with other passages and are omitted")
     weights = learned_weights(files, len(runs), learned, settings.steps)
     write_atomically(out / "weights.json", json.dumps({"weights": weights}))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,9 +32,8 @@ from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandi
 from tasks.retrieval.run_lists import Lists
 from tasks.runtime.shard import ShardJob, ShardTask, load_once, part
 from tasks.runtime.shards import run_shards
+from tasks.session import print_line
 from tasks.stage import stage
-
-log = logging.getLogger(__name__)
 
 
 @stage(version=3, table=Negatives)
@@ -55,7 +53,7 @@ def mine(
     counts = Counter[str]()
     for shard in shards:
         counts.update(json.loads((out / counts_file(shard.number)).read_text()))
-    log.info("%s: %d of %d passages may be negatives", settings.miner, counts["selected"], counts["candidates"])
+    print_line(f"{settings.miner}: {counts['selected']:,} of {counts['candidates']:,} passages may be negatives")
 
 
 def mine_part(

@@ -7,7 +7,6 @@ one of them at each visit.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -31,10 +30,9 @@ from tasks.corpus.split_corpus import TokenizerFile, load_tokenizer
 from tasks.pretraining.context_shards import context_shards
 from tasks.runtime.shard import ShardJob, ShardTask, part
 from tasks.runtime.shards import run_shards
+from tasks.session import print_line
 from tasks.stage import stage
 from tasks.training.seeds import random_generator
-
-log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
 REACH = 100
@@ -96,7 +94,7 @@ def pair_contexts(
             f"{passages.reference}: no passage has the requested contexts, so there is nothing to pre-train on"
         )
     if omitted := (total := num_rows(passages.path)) - num_pairs:
-        log.warning("%d of %d passages lack a pseudo-query or a neighbour and are omitted", omitted, total)
+        print_line(f"{omitted:,} of {total:,} passages lack a pseudo-query or a neighbour and are omitted")
 
 
 def pair_part(

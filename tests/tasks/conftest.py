@@ -11,7 +11,7 @@ from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Table
 from tasks.runtime import process_pool
-from tasks.session import Execution, Session, session
+from tasks.session import Execution, Session, current_session, session
 from tasks.stage import Stage
 from tests.tasks.forked_processes import fork_ranks, fork_server
 
@@ -50,6 +50,14 @@ def on_one_thread(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]
     execution = Execution(workers=1, threads=1, device="cpu")
     with session(Session(Store(tmp_path_factory.mktemp("store")), execution)) as current:
         yield current
+
+
+@pytest.fixture
+def printed(store: Store) -> list[str]:
+    """The lines that stages print in the test's session."""
+    lines: list[str] = []
+    current_session().print_line = lines.append
+    return lines
 
 
 @pytest.fixture

@@ -56,12 +56,13 @@ def rows(artifact: Artifact[Any], table: Any) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in read_rows(artifact, table)]
 
 
-def test_keeps_the_order_of_the_collection(collection: Path, store: Store) -> None:
+def test_keeps_the_order_of_the_collection(collection: Path, store: Store, printed: list[str]) -> None:
     queries, qrels = topics(collection)
 
     assert rows(documents(collection), Documents) == [tuple(row.values()) for row in CORPUS]
     assert rows(queries, Queries) == [(f"q{i}", f"question {i}") for i in range(30)]  # q30 has no relevant document
     assert rows(qrels, Qrels) == [row for row in QRELS if row[0] != "q30"]
+    assert "dev: 1 of 31 judged queries have no relevant document and are omitted" in printed
 
 
 def test_a_whole_split_keeps_judged_queries_without_a_relevant_document(collection: Path, store: Store) -> None:

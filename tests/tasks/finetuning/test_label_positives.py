@@ -108,8 +108,7 @@ def test_a_relevant_document_without_passages_is_no_positive(written: Any, run_s
         )
 
 
-@pytest.mark.usefixtures("store")
-def test_adopts_queries_that_speak_of_one_document(written: Any, run_stage: Any) -> None:
+def test_adopts_queries_that_speak_of_one_document(written: Any, run_stage: Any, printed: list[str]) -> None:
     split = written(Passages, passages("a#0", "a#1", "b#0", "c?d#0"))
     generated = written(PseudoQueries, [
         pseudo_query("a#0", 0, "What is  A?"),
@@ -133,6 +132,7 @@ def test_adopts_queries_that_speak_of_one_document(written: Any, run_stage: Any)
         ("a#1?2", "a#1", "a"),
         ("c?d#0?0", "c?d#0", "c?d"),
     ]
+    assert printed == ["1 texts of pseudo-queries belong to several documents and are omitted"]
 
 
 @pytest.mark.usefixtures("store")

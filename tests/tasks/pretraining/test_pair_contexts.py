@@ -59,13 +59,13 @@ def pairs(written: Any, run_stage: Any, pieces: Source, store: Store) -> Pairs_:
     return make
 
 
-def test_keeps_the_first_queries_of_passages_that_have_any(pairs: Pairs_, caplog: pytest.LogCaptureFixture) -> None:
+def test_keeps_the_first_queries_of_passages_that_have_any(pairs: Pairs_, printed: list[str]) -> None:
     results = pairs(QUERIES, PASSAGES, queries(p1=["a", "b", "c"], p2=["d"], p4=["e", "f"]))
 
     assert results == [
         ("p1", "text 1", ["a", "b"], []), ("p2", "Title text 2", ["d"], []), ("p4", "text 4", ["e", "f"], []),
     ]  # fmt: skip
-    assert "2 of 5 passages lack a pseudo-query or a neighbour and are omitted" in caplog.text
+    assert "2 of 5 passages lack a pseudo-query or a neighbour and are omitted" in printed
 
 
 def test_ranks_count_not_rows(pairs: Pairs_) -> None:
