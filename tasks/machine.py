@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path("/")
+GPU_DEVICES = ("nvidia[0-9]*", "dxg", "kfd")  # of NVIDIA's driver, of Windows' in WSL 2, and of AMD's ROCm
 NO_LIMIT = 2**60  # version 1 of control groups states "no limit" as a number of bytes near 2^63
 
 
@@ -35,9 +36,9 @@ def free_memory(root: Path = ROOT) -> int | None:
     return min(free, default=None)
 
 
-def num_gpus() -> int:
+def num_gpus(root: Path = ROOT) -> int:
     """Return the number of GPUs that PyTorch can use. PyTorch is imported only where the system has a GPU's device."""
-    if not any(Path("/dev").glob("nvidia[0-9]*")):
+    if not any(device for pattern in GPU_DEVICES for device in (root / "dev").glob(pattern)):
         return 0
     import torch
 

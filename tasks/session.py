@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from storage.settings import Settings
 from storage.store.run_notes import NotedRun
@@ -55,6 +56,13 @@ class Execution(Settings):
     """Whether trainings compile BERT's layers and the decoders' (`torch.compile`); needs a C++ compiler."""
     log_steps: int = Field(default=1, gt=0)
     """Training steps between two lines of the log, for which a GPU is waited for; divergence is noticed then."""
+
+    @field_validator("device")
+    @classmethod
+    def _device_is_known(cls, device: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", device):
+            raise ValueError("expected auto, cpu, cuda or cuda:N")
+        return device
 
     @model_validator(mode="after")
     def _several_hosts_need_trust(self) -> Self:

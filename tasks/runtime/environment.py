@@ -76,7 +76,7 @@ def _peak_memory_mib() -> int:
 def _device_name(wanted: str) -> str:
     torch = sys.modules.get("torch")
     if torch is not None and wanted != "cpu" and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
+        return str(torch.cuda.get_device_name(None if wanted == "auto" else wanted))
     return platform.processor() or platform.machine()
 
 

@@ -21,7 +21,7 @@ def fitted(kind: str, steps: int, out: Path, device: str, *, log_steps: int = 1,
     """Train for some steps and return the number of synchronisations of the complete training."""
     batch_of, module = batches(kind, tiny_tokenizer()), objective(kind)
     settings = OptimisationSettings(**{**FITTING.model_dump(), "chunk": chunk, "precision": "float32"})
-    execution = Execution(workers=1, threads=1, device=device, log_steps=log_steps)
+    execution = Execution(workers=1, threads=1, log_steps=log_steps).model_copy(update={"device": device})
     with session(Session(Store(out / "store"), execution)):
         traffic.clear()
         fit(module, batch_of, steps, out=out, settings=settings, seed=3)

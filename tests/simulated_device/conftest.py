@@ -20,7 +20,8 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[torch
     device, threads = register(), torch.get_num_threads()
     monkeypatch.setattr(nn.Module, "to", keep_ties(nn.Module.to))
     traffic.clear()
-    with session(Session(Store(tmp_path / "store"), Execution(workers=1, threads=1, device=device.type))):
+    execution = Execution(workers=1, threads=1).model_copy(update={"device": device.type})  # a user cannot name it
+    with session(Session(Store(tmp_path / "store"), execution)):
         yield device
     torch.set_num_threads(threads)
 

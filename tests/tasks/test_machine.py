@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from pydantic import ValidationError
 
 from tasks import session
 from tasks.machine import free_memory, num_cores, num_gpus
@@ -79,6 +81,17 @@ def test_memory_is_what_is_free_or_what_a_control_group_leaves(tmp_path: Path) -
     assert free_memory(root) == 6 * GIB
 
 
+@pytest.mark.parametrize(("device", "expected"), [("nvidia0", 2), ("dxg", 2), ("kfd", 2), ("nvidiactl", 0), ("null", 0)])
+def test_gpus_are_counted_where_a_driver_has_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, expected: int
+) -> None:
+    """In WSL 2 the driver's device is /dev/dxg, and with ROCm /dev/kfd."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    assert num_gpus(written(tmp_path, {f"dev/{device}": ""})) == expected
+
+
 def test_this_machine_has_a_core_and_memory() -> None:
     assert num_cores() >= 1
     assert (free_memory() or GIB) > 0
@@ -115,6 +128,24 @@ def test_shards_of_a_model_use_all_gpus_or_else_all_cores(
     monkeypatch.setattr(device, "num_gpus", lambda: gpus)
 
     assert num_model_processes(wanted) == expected
+
+
+@pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "CPU", "mps", ""])
+def test_a_device_that_is_none_is_refused_at_once(wanted: str) -> None:
+    with pytest.raises(ValidationError, match="expected auto, cpu, cuda or cuda:N"):
+        Execution(device=wanted)
+
+
+@pytest.mark.parametrize(("wanted", "expected"), [("auto", "GPU 0"), ("cuda", "GPU 0"), ("cuda:1", "GPU 1")])
+def test_a_manifest_names_the_gpu_of_the_setting(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_name", lambda device=None: f"GPU {torch.device(device or 'cuda').index or 0}"
+    )
+
+    assert environment.describe_build(Execution(device=wanted))["device"] == expected
 
 
 def test_a_run_states_what_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
