@@ -134,6 +134,11 @@ class Recipe(Settings, Generic[P]):
             )
         if self.queries is None and self.dataset.train_split is None:
             raise ValueError("queries: without a train split pseudo-queries are trained on; expected a generator")
+        if self.pretrain and self.pretrain.probe and self.dataset.train_split is None and not needed:
+            raise ValueError(
+                "pretrain.probe: without a train split the contexts' pseudo-queries are searched with; "
+                "expected null, or contexts.pseudo_queries above 0"
+            )
         return self
 
     @property

@@ -71,9 +71,17 @@ def draw_probe(
 
 @stage(version=1, table=Pairs)
 def draw_probe_of_pairs(out: Path, pairs: Artifact[Pairs], *, settings: Drawing) -> None:
-    """Write a sample of the pre-training pairs, for collections without queries; pseudo-queries search passages."""
+    """Write a sample of the pre-training pairs, for collections without queries; pseudo-queries search passages.
+
+    Raises UserError if a sampled pair has no pseudo-query.
+    """
     sample = np.random.default_rng(settings.seed).permutation(num_rows(pairs.path))[: settings.pairs]
-    write_rows(out, Pairs, rows_at(pairs, Pairs, np.sort(sample).tolist(), schema_of(Pairs).names).to_pylist())
+    rows = rows_at(pairs, Pairs, np.sort(sample).tolist(), schema_of(Pairs).names).to_pylist()
+    if without := [row["passage_id"] for row in rows if not row["queries"]]:
+        raise UserError(
+            f"{pairs.reference}: passage {without[0]} has no pseudo-query to probe with; set pretrain.probe to null"
+        )
+    write_rows(out, Pairs, rows)
 
 
 class RetrievalProbe:

@@ -176,6 +176,15 @@ def test_what_a_paper_cannot_do_is_refused_when_the_recipe_is_loaded(name: str, 
         load_recipe(name, [change])
 
 
+def test_a_probe_without_any_queries_is_refused() -> None:
+    changes = ["dataset.train_split=null", "contexts.pseudo_queries=0", "pretrain.mix=null"]
+
+    with pytest.raises(UserError, match=r"pretrain\.probe: without a train split .* expected null, or contexts"):
+        load_recipe("small/cot_mae", changes)
+
+    assert load_recipe("small/cot_mae", [*changes, "pretrain.probe=null"])
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [

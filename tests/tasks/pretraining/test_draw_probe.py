@@ -72,6 +72,14 @@ def test_pairs_themselves_where_nobody_asked(written: Any, run_stage: Any) -> No
     assert all(row in rows for row in results)
 
 
+@pytest.mark.usefixtures("store")
+def test_pairs_without_queries_are_refused(written: Any, run_stage: Any) -> None:
+    rows = [{"passage_id": f"p{n}", "text": f"t{n}", "queries": [], "passages": ["c"]} for n in range(3)]
+
+    with pytest.raises(UserError, match=r"passage p\d has no pseudo-query to probe with; set pretrain\.probe to null"):
+        run_stage(draw_probe_of_pairs, written(Pairs, rows), settings=Drawing(pairs=2, seed=1))
+
+
 def test_ranks_by_hand() -> None:
     scores = torch.tensor([[3.0, 1, 2], [5, 4, 1], [1, 1, 1]])
 
