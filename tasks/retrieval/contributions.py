@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from models.representation import Role
 from models.tokens import Tokenizer
 from storage.tables import passage_text
 from storage.vectors import Encoded
@@ -53,7 +54,7 @@ def contributions(search: OpenSearch, question: str, rows: Indices) -> list[Term
         if view == "dense":
             by_view[view] = _of_dense(search, stored, question, rows)
         else:
-            by_view[view] = [_of_tokens(search, view, question, stored, row) for row in rows.tolist()]
+            by_view[view] = _of_tokens(search, view, question, stored, rows)
     return [{view: _greatest(terms[number]) for view, terms in by_view.items()} for number in range(len(rows))]
 
 
@@ -89,18 +90,26 @@ def _of_dense(search: OpenSearch, stored: StoredVectors, question: str, rows: In
     ]
 
 
-def _of_tokens(search: OpenSearch, view: str, question: str, stored: StoredVectors, row: int) -> list[Term]:
-    """Return the products of a passage's and the question's weights, or its matches with the question's tokens."""
-    if search.encode is None:
-        return []
-    tokenizer = Tokenizer.load(search.encode.folder)  # the same for queries and passages
-    query, passage = search.encode([question]), stored.passage(row)
+def _of_tokens(
+    search: OpenSearch, view: str, question: str, stored: StoredVectors, rows: Indices
+) -> list[list[Term]]:
+    """Return for each passage the products of both texts' weights, or the matches of the question's tokens in it."""
+    if (encode := search.encode) is None:
+        return [[] for _ in rows]
+    tokenizer = Tokenizer.load(encode.folder)  # the same for queries and passages
+    query, passages = encode([question]), [stored.passage(row) for row in rows.tolist()]
     if view == "lexical":
-        return _of_lexical(query, passage, tokenizer)
-    (answer,) = search.with_texts(np.array([row]), {})
-    text = passage_text(answer.title, answer.text)
-    ids = search.encode.late_tokens(question, "query"), search.encode.late_tokens(text, "passage")
-    return _of_late(query, passage, [[tokenizer.token_name(number) for number in tokens] for tokens in ids], stored)
+        return [_of_lexical(query, passage, tokenizer) for passage in passages]
+
+    def names(text: str, role: Role) -> list[str]:
+        return [tokenizer.token_name(number) for number in encode.late_tokens(text, role)]
+
+    of_question = names(question, "query")
+    texts = [passage_text(answer.title, answer.text) for answer in search.with_texts(rows, {})]
+    return [
+        _of_late(query, passage, of_question, names(text, "passage"), stored)
+        for passage, text in zip(passages, texts, strict=True)
+    ]
 
 
 def _of_lexical(query: Encoded, passage: Encoded, tokenizer: Tokenizer) -> list[Term]:
@@ -111,7 +120,9 @@ def _of_lexical(query: Encoded, passage: Encoded, tokenizer: Tokenizer) -> list[
     return [Term(tokenizer.token_name(number), weight * weights.get(number, 0.0)) for number, weight in pairs]
 
 
-def _of_late(query: Encoded, passage: Encoded, names: list[list[str]], stored: StoredVectors) -> list[Term]:
+def _of_late(
+    query: Encoded, passage: Encoded, query_names: list[str], passage_names: list[str], stored: StoredVectors
+) -> list[Term]:
     if query.late is None or passage.late is None:
         raise TypeError("the late view has vectors of tokens")
     products: Any = query.late.vectors.astype(np.float64) @ passage.late.vectors.astype(np.float64).T
@@ -122,5 +133,6 @@ def _of_late(query: Encoded, passage: Encoded, names: list[list[str]], stored: S
         return []
     best = products.argmax(1)
     return [
-        Term(name, float(products[index, best[index]]), names[1][best[index]]) for index, name in enumerate(names[0])
+        Term(name, float(products[index, best[index]]), passage_names[best[index]])
+        for index, name in enumerate(query_names)
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -33,6 +34,7 @@ from tasks.session import execution
 VIEWS = ("bm25",)
 LUCENE = Path("logs/lucene")  # below logs/: Lucene writes random ids, so its bytes are not hashed
 HITS_PER_CALL = 200_000  # Java holds all hits of a call at once
+OPEN_INDEXES = 4  # a process keeps them open, since each question about contributions reads one
 
 
 class Bm25(EngineSettings):
@@ -98,8 +100,7 @@ def open_index(
     """Return a searcher of a Lucene index with the k1 and b of `index.json`."""
     if vectors is not None or encode is not None:
         raise TypeError("BM25 reads no vectors")
-    settings = describe(path)
-    lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
+    lucene = _opened(path, modified(path / LUCENE))
     rows = ids.derive("lucene", (ids.rows(pa.array(block, pa.string())) for block in lucene.ids()))
     return lambda texts: _lookup(lucene, texts, rows, ids)
 
@@ -108,9 +109,19 @@ def term_contributions(
     path: Path, terms: Sequence[str], passage_ids: list[str], ids: PassageIndex
 ) -> list[list[float]]:
     """Return what one occurrence of each term adds to the score of each passage, a list for each term."""
-    settings = describe(path)
-    lucene = Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
+    lucene = _opened(path, modified(path / LUCENE))
     return [lucene.term_scores(term, passage_ids) for term in terms]
+
+
+def modified(folder: Path) -> int:
+    """Return the time of an index, by which one that is built again under the same key is not taken for the earlier."""
+    return folder.stat().st_mtime_ns
+
+
+@lru_cache(maxsize=OPEN_INDEXES)
+def _opened(path: Path, modified: int) -> Lucene:
+    settings = describe(path)
+    return Lucene(path / LUCENE, float(str(settings["k1"])), float(str(settings["b"])))
 
 
 def _lookup(lucene: Lucene, texts: Sequence[str], rows: Indices, ids: PassageIndex) -> Lookup:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from storage.errors import UserError
 from storage.row_index import PassageIndex
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded
-from tasks.retrieval.engines.bm25 import Bm25, expanded, lists
+from tasks.retrieval.engines.bm25 import OPEN_INDEXES, Bm25, expanded, lists, modified
 from tasks.retrieval.lucene.index_reader import LuceneHits, analysed
 from tasks.retrieval.ranking import Hits, Lookup, Searcher, in_order
 from tasks.runtime.leftovers import record, unfinished
@@ -123,7 +124,7 @@ def open_index(
     """Return a searcher of the index."""
     if vectors is not None or encode is not None:
         raise TypeError("BM25 reads no vectors")
-    index = _package().BM25.load(path / INDEX, mmap=True)
+    index = _opened(path, modified(path / INDEX))
 
     def searcher(texts: Sequence[str]) -> Lookup:
         terms = [index.get_tokens_ids(text.split(" ")) for text in analysed(list(texts))]
@@ -136,7 +137,7 @@ def term_contributions(
     path: Path, terms: Sequence[str], passage_ids: list[str], ids: PassageIndex
 ) -> list[list[float]]:
     """Return what one occurrence of each term adds to the score of each passage, a list for each term."""
-    index, rows = _package().BM25.load(path / INDEX, mmap=True), ids.rows(pa.array(passage_ids, pa.string()))
+    index, rows = _opened(path, modified(path / INDEX)), ids.rows(pa.array(passage_ids, pa.string()))
     scores = []
     for term in terms:
         number = index.vocab_dict.get(term)
@@ -146,6 +147,11 @@ def term_contributions(
         )
         scores.append([of_passage.get(row, 0.0) for row in rows.tolist()])
     return scores
+
+
+@lru_cache(maxsize=OPEN_INDEXES)
+def _opened(path: Path, modified: int) -> Any:
+    return _package().BM25.load(path / INDEX, mmap=True)
 
 
 def _retrieve(index: Any, terms: list[list[int]], depth: int, ids: PassageIndex) -> list[Hits]:

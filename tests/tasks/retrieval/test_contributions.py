@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from storage.tables import Checkpoint, Passages
 from tasks.retrieval import contributions as of
 from tasks.retrieval.contributions import Terms, contributions
 from tasks.retrieval.encode import Encoding, encode
+from tasks.retrieval.engines import bm25, bm25s
 from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.index import index
 from tasks.retrieval.interactive import OpenSearch, Searched
+from tasks.retrieval.search import QueryEncoder
 from tasks.retrieval.shared_passages import temporary_index
 from tasks.stage import stage
 from tests.tiny import save_tokenizer, tiny_retriever
@@ -72,6 +76,40 @@ def test_the_terms_of_bm25_add_up_to_the_score(engine: Any, store: Store, everyt
         assert {term.text for term in terms["bm25"]} <= {"river", "castl"}
     first = {term.text: term.score for term in results[0][1]["bm25"]}
     assert first["river"] > first["castl"] > 0
+
+
+@pytest.mark.parametrize("module", [bm25, bm25s])
+def test_an_index_of_bm25_is_opened_once_until_it_is_built_again(module: Any, store: Store) -> None:
+    passages = given_passages()
+    engine = module.__name__.rpartition(".")[2]
+    searched = Searched(passages, index(passages=passages, settings=Bm25(engine=engine, k1=0.9, b=0.4)), None, None)
+    before = module._opened.cache_info().misses
+
+    first, again = list(explained(searched)), list(explained(searched))
+
+    assert first == again
+    assert module._opened.cache_info().misses - before == 1
+    assert searched.index is not None
+    shutil.rmtree(searched.index.path)
+    searched.index.path.mkdir()
+    index.body(searched.index.path, passages, None, None, settings=Bm25(engine=engine, k1=0.9, b=1.0))
+    assert list(explained(searched)) != first
+
+
+def test_a_question_is_encoded_once_for_all_passages(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    passages, retriever = given_passages(), given_retriever()
+    vectors = encode(
+        passages=passages, checkpoint=retriever, settings=Encoding(query_max_tokens=8, passage_max_tokens=12)
+    )
+    encoded: list[str] = []
+    original = QueryEncoder.__call__
+    monkeypatch.setattr(QueryEncoder, "__call__", lambda self, texts: encoded.extend(texts) or original(self, texts))
+    with temporary_index(passages) as ids:
+        search = OpenSearch(Searched(passages, None, vectors, retriever), ids)
+
+        contributions(search, "river castle", np.arange(5))
+
+    assert Counter(encoded) == {"river castle": 3, "river": 1, "castle": 1}  # once a view, and without each word
 
 
 def test_the_terms_of_views_add_up_and_a_word_of_the_dense_view_is_left_out(
