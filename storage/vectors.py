@@ -9,7 +9,7 @@ search keeps in memory only what it scores.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,18 +132,22 @@ class Encoded:
 
 def write_shard(folder: Path, shard: int, encoded: Encoded) -> None:
     """Write one shard of every view. Raises UserError for values that are not finite."""
-    for view in encoded.views:
-        for name, array in _arrays(encoded, view).items():
-            if not np.isfinite(array).all():
-                raise UserError(
-                    f"shard {shard} of the {view} view has {name} that are not finite: the checkpoint's weights are"
-                    " broken; train it again, or name another"
-                )
+    for view, name in not_finite(encoded):
+        raise UserError(
+            f"shard {shard} of the {view} view has {name} that are not finite: the checkpoint's weights are"
+            " broken; train it again, or name another"
+        )
     for view in encoded.views:
         for name, array in _arrays(encoded, view).items():
             path = _path(folder, view, shard, name)
             with writing(path) as temporary, temporary.open("wb") as file:
                 np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def not_finite(encoded: Encoded) -> Iterator[tuple[str, str]]:
+    """Yield the view and the name of each array with values that are infinite or NaN."""
+    for view in encoded.views:
+        yield from ((view, name) for name, array in _arrays(encoded, view).items() if not np.isfinite(array).all())
 
 
 def shard_files(shard: int, views: Sequence[str]) -> list[str]:

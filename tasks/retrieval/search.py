@@ -25,7 +25,7 @@ from storage.row_index import PassageIndex
 from storage.rows import num_rows, read_rows, write_table
 from storage.settings import Settings
 from storage.tables import Index, Passages, Queries, Run, Vectors
-from storage.vectors import Encoded, describe_vectors
+from storage.vectors import Encoded, describe_vectors, not_finite
 from tasks.retrieval.encode import Model, TextEncoder
 from tasks.retrieval.exact_search.upper_bounds import is_accelerator
 from tasks.retrieval.index import describe, engine
@@ -157,11 +157,19 @@ class QueryEncoder:
         }  # fmt: skip
 
     def __call__(self, texts: Sequence[str]) -> Encoded:
-        """Return all representations of the queries, in their order."""
+        """Return all representations of the queries, in their order. Raises UserError for values that are not finite.
+
+        They would have no order, and kernels use comparisons with them as bounds of loops.
+        """
         starts, limit = range(0, max(1, len(texts)), QUERIES_PER_PART), self.max_tokens["query"]
-        return Encoded.concatenated(
+        encoded = Encoded.concatenated(
             [self.encoder(texts[start : start + QUERIES_PER_PART], "query", limit) for start in starts]
         )
+        for view, _ in not_finite(encoded):
+            raise UserError(
+                f"search: the {view} representation of a query is not finite; encode with precision bfloat16 or float32"
+            )
+        return encoded
 
     def late_tokens(self, text: str, role: Role) -> list[int]:
         """Return the ids of the tokens of a text that late interaction compares, in the order of their vectors."""

@@ -90,10 +90,10 @@ def _dense_scores(queries_QD: Any, passages_PD: Any, query_rows: Any, passage_ro
 
 def _lexical_scores(
     query_offsets: Any, query_ids: Any, query_values: Any, passage_offsets: Any, passage_ids: Any, passage_values: Any,
-    query_rows: Any, passage_rows: Any, zeros: Any, out: Any,
+    query_rows: Any, passage_rows: Any, no_weights: Any, out: Any,
 ) -> None:  # fmt: skip
     # The query's weights are spread over a dense array, which is kept while the pairs have the same query.
-    weights, current = zeros.copy(), -1
+    weights, current = no_weights.copy(), -1
     for pair in range(len(query_rows)):
         if query_rows[pair] != current:
             if current >= 0:
@@ -110,10 +110,10 @@ def _lexical_scores(
 
 def _all_lexical_scores(
     query_offsets: Any, query_ids: Any, query_values: Any, passage_offsets: Any, passage_ids: Any, passage_values: Any,
-    none: Any, out: Any,
+    no_tokens: Any, out: Any,
 ) -> None:  # fmt: skip
     # 1. Count the postings of each token that a query has. Tokens beyond the table share its last entry.
-    is_query_token, starts, last = none.copy(), np.zeros(len(none) + 1, np.int64), len(none) - 1
+    is_query_token, starts, last = no_tokens.copy(), np.zeros(len(no_tokens) + 1, np.int64), len(no_tokens) - 1
     is_query_token[query_ids] = True
     for token in passage_ids:
         starts[min(token, last) + 1] += is_query_token[min(token, last)]
@@ -154,7 +154,7 @@ def _late_scores(
                 threshold_I[i] = products_TI[t, i] if products_TI[t, i] > threshold_I[i] else threshold_I[i]
         for i in range(len(threshold_I)):
             threshold_I[i] -= np.float32(2.001) * errors_I[i]
-            count_I[i] = 0
+            count_I[i], last_I[i] = 0, first - 1
         # 2. The number of passage tokens that reach the threshold, mostly one, and the last of these.
         for t in range(first, end):
             for i in range(len(threshold_I)):
@@ -208,6 +208,7 @@ def _append_keys(bounds_QP: Any, ranks_P: Any, keys_QM: Any, counts_Q: Any) -> N
     for query in range(len(counts_Q)):
         bounds, keys, count = bounds_QP[query], keys_QM[query], counts_Q[query]
         least, bits = keys[0], bounds.view(np.int32)
+        # The threshold's score: the upper 32 bits of its key, with `top_k._monotonic` undone.
         threshold_bits[0] = (least >> 32) if least >= 0 else (least >> 32) ^ 0x7FFFFFFF
         # Most bounds are far below the threshold. 64 comparisons without a branch become vector instructions, and
         # eight results at a time are then skipped as one integer that is 0.

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from flows.chain.suites import load_suite
+from models.retrievers import retriever
 from storage.artifact import Artifact, Source
+from storage.errors import UserError
 from storage.tables import Passages, Queries, Vectors
 from storage.vectors import VECTORS_JSON, Encoded, read_shard
 from tasks.cross_encoder.pairs import Scorer, Scoring
@@ -19,7 +22,7 @@ from tasks.retrieval.encode import Encoding, TextEncoder, encode
 from tasks.retrieval.search import QueryEncoder
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tasks.retrieval.test_encode import saved
-from tests.tiny import WORDS
+from tests.tiny import WORDS, tiny_retriever
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 LENGTHS = {"query_max_tokens": 12, "passage_max_tokens": 24}
@@ -91,6 +94,21 @@ def test_queries_are_encoded_in_the_precision_of_the_stored_vectors(
         vectors = run_stage(encode, passages, checkpoint, settings=settings)
         expected = TextEncoder(checkpoint.path, settings.precision)(["king of the island"], "query", 12)
         assert np.array_equal(QueryEncoder(vectors, checkpoint)(["king of the island"]).dense, expected.dense)
+
+
+def test_a_query_whose_vector_is_not_finite_is_refused(
+    passages: Artifact[Passages], run_stage: Callable[..., Artifact[Vectors]], tmp_path: Path
+) -> None:
+    vectors = run_stage(encode, passages, saved(tmp_path, "dpr"), settings=Encoding.model_validate(LENGTHS))
+    network = tiny_retriever("dpr")
+    with torch.no_grad():
+        for name, weights in network.named_parameters():
+            if name.endswith("LayerNorm.weight"):
+                weights.fill_(3e38)  # finite itself, and most of its products are not
+    retriever.save(network, tmp_path)
+
+    with pytest.raises(UserError, match="search: the dense representation of a query is not finite"):
+        QueryEncoder(vectors, Artifact("train", "dpr", tmp_path))(["king of the island"])
 
 
 def test_scores_of_a_lower_precision_are_near_float32_and_have_a_key_of_their_own(
