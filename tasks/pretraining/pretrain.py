@@ -49,7 +49,7 @@ class Pretraining(Settings, Generic[P]):
     """The objective of a paper, and how it is optimised."""
 
     paper: str
-    """A file of `models`."""
+    """A file of `models/papers`."""
     objective: P
     """The paper's own settings."""
     mix: Literal["step", "example"] | None
@@ -143,7 +143,12 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
         except ValueError as error:
             raise UserError(f"pretrain.objective: {error}") from None
     if settings.heads == "continued":
-        continue_heads(heads_of(objective, encoder), folder if backbone.start == "weights" else Path(backbone.start))
+        if backbone.start != "weights":
+            raise UserError(
+                f"pretrain.heads: the backbone has no heads to continue with backbone.start={backbone.start}; expected "
+                "fresh"
+            )
+        continue_heads(heads_of(objective, encoder), folder)
     if settings.warm_heads and not getattr(settings.objective, "trains_heads", True):
         raise UserError(f"pretrain.warm_heads: {settings.paper} trains no head or decoder; leave the setting out")
     trained = {id(parameter) for parameter in objective.parameters()}

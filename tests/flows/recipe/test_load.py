@@ -185,6 +185,19 @@ def test_a_probe_without_any_queries_is_refused() -> None:
     assert load_recipe("small/cot_mae", [*changes, "pretrain.probe=null"])
 
 
+def test_a_random_backbone_has_no_heads_whatever_the_working_folder_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, _ = load_recipe("small/co_condenser", ["pretrain.heads=continued", "backbone.start=random"])
+    (tmp_path / "random").mkdir()
+    (tmp_path / "random" / "heads.safetensors").write_bytes(b"")
+    folder = weights(recipe.backbone.weights).path.resolve()
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match=r"pretrain\.heads: .* backbone\.start=random; expected fresh"):
+        check(recipe.pretrain, recipe.backbone, folder)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
