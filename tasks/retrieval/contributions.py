@@ -90,9 +90,7 @@ def _of_dense(search: OpenSearch, stored: StoredVectors, question: str, rows: In
     ]
 
 
-def _of_tokens(
-    search: OpenSearch, view: str, question: str, stored: StoredVectors, rows: Indices
-) -> list[list[Term]]:
+def _of_tokens(search: OpenSearch, view: str, question: str, stored: StoredVectors, rows: Indices) -> list[list[Term]]:
     """Return for each passage the products of both texts' weights, or the matches of the question's tokens in it."""
     if (encode := search.encode) is None:
         return [[] for _ in rows]

@@ -137,4 +137,5 @@ def test_shards_of_queries_have_the_rows_of_one(
     rows = [list(read_rows(artifact, Negatives)) for artifact in results]
     assert rows[0] == rows[1] == rows[2] != []
     assert [len(parts(artifact.path)) for artifact in results] == [1, 3, 12]
-    assert len(printed) == 3 and len(set(printed)) == 1
+    assert len(printed) == 3
+    assert len(set(printed)) == 1
