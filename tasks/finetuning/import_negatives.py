@@ -83,7 +83,7 @@ def import_negatives(
         database.execute(RELEVANT)
         for row in database.rows(MISSING):
             raise UserError(
-                f"{positives.reference}: passage {row['passage_id']!r} is not in the corpus; make them again of it"
+                f"{positives.reference}: passage {row['passage_id']!r} is not in the corpus; label the positives again"
             )
         for statement in RANK:
             database.execute(statement)
@@ -134,7 +134,7 @@ class _Seen:
         self.examples["passages"] = [row["given_id"] for row in database.rows(UNKNOWN, EXAMPLES)]
 
     def check(self, passages: Artifact[Passages]) -> None:
-        """Raises UserError where nothing can be used; says how much is left out."""
+        """Raise UserError where nothing can be used; print how many negatives are left out."""
         if missing := set(self.settings.systems or ()) - set(self.systems):
             there = ", ".join(filter(None, self.systems)) or "none"
             raise UserError(f"{self.path}: given.systems: no list of {min(missing)!r}; the systems are {there}")

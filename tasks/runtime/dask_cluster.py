@@ -52,8 +52,8 @@ _one_at_a_time = threading.Lock()  # a worker's threads share a model
 def run_on_dask(request: Mapping[str, Any], out: Path) -> None:
     """Build the shards of a request, which has the fields of `tasks.runtime.shards.request`, `shards` and `bar`.
 
-    Raises `UserError` where no scheduler answers or a worker does not see the folder, what was wrong with a shard, and
-    `Failed` where the cluster was lost or a group has lost several workers.
+    Raises `UserError` where no scheduler answers or a worker does not see the folder, `ProcessFailed` where the cluster
+    or several workers of a group were lost, and the error of a shard as it was raised.
     """
     scratch = out / SCRATCH
     for leftover in scratch.glob("dask-*"):  # by a run that was killed: its groups end
@@ -95,11 +95,11 @@ def make_shards(order: str) -> None:
                 unfinished = [(future, waiting) for future, waiting in unfinished if not future.done()]
                 time.sleep(SECONDS_BETWEEN_LOOKS if unfinished else 0)
         except CancelledError as error:
-            raise ProcessFailed(f"the Dask scheduler at {address} was lost; run again to go on") from error
+            raise ProcessFailed(f"the Dask scheduler at {address} was lost; run again to resume") from error
         except KilledWorker as error:
             raise ProcessFailed(
                 "a group of shards has lost every Dask worker that took it; their logs say why (often they have too "
-                "little memory); run again to go on"
+                "little memory); run again to resume"
             ) from error
         finally:
             client.cancel(futures)
@@ -108,7 +108,7 @@ def make_shards(order: str) -> None:
 
 def make_group(order: str, first: int, last: int) -> None:
     """Write the unfinished shards of an order as a worker, until the order is withdrawn."""
-    out = Path(order).parents[2]
+    out = Path(order).parents[2]  # OUT/scratch/dask-*/order.json
     if not out.is_dir():
         raise UserError(
             f"{out}: not there on {socket.gethostname()}; every Dask worker must see the store and the data at the "
@@ -193,8 +193,8 @@ def _wait_for(out: Path, shards: Sequence[Shard]) -> None:
     while unseen := [shard for shard in shards if not shard.is_finished(out)]:
         if time.monotonic() > deadline:
             raise UserError(
-                f"{out / unseen[0].files[0]}: the Dask workers say that it is made, but it is not there; they must see "
-                "the store at the same path as the process that runs the stage"
+                f"{out / unseen[0].files[0]}: a Dask worker has reported it complete, but this host does not see it; "
+                "workers must see the store at the same path as the process that runs the stage"
             )
         for folder in {(out / file).parent for file in unseen[0].files}:
             with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ def barrier() -> None:
 
 
 def check_replicas_equal(module: nn.Module) -> None:
-    """Raise ReplicasDiffer if the processes' weights are not equal, bit for bit."""
+    """Raise ReplicasDiffer if the sums of a parameter's bits differ between processes."""
     if size() == 1:
         return
     names, parameters = zip(*module.named_parameters(), strict=True)
@@ -63,7 +63,7 @@ def check_replicas_equal(module: nn.Module) -> None:
     if different := (largest != smallest).nonzero().flatten().tolist():
         raise ReplicasDiffer(
             f"{names[different[0]]} and {len(different) - 1} more weights are not the same in all {size()} processes; "
-            "run again to go on from the last checkpoint, with execution.processes=1 if it comes back"
+            "run again to resume from the last checkpoint, with execution.processes=1 if it comes back"
         )
 
 

@@ -160,7 +160,10 @@ class HostMonitor:
         self._others = [RemoteHost(folder, number) for number in range(1, wanted.hosts)]
 
     def look(self) -> None:
-        """Report that this host lives, and check the others. Raises `Lost`; `UserError` where some have not joined."""
+        """Report that this host lives, and check the others.
+
+        Raises `HostLost`, or `UserError` where some have not joined.
+        """
         self._own.beat()
         begun = (self._folder / STARTED).exists()
         self._see_who_is_lost(begun)
@@ -185,5 +188,5 @@ class HostMonitor:
             if other.has_stopped and (other.is_taken or begun):
                 raise HostLost(
                     f"host {other.host} was lost: it has not been heard of in the store for "
-                    f"{SECONDS_UNTIL_LOST:.0f} s; run again to go on from the last checkpoint"
+                    f"{SECONDS_UNTIL_LOST:.0f} s; run again to resume from the last checkpoint"
                 )

@@ -53,7 +53,7 @@ def run_in_processes(job: ShardJob, shards: Sequence[Shard], processes: int, don
             reported = passed
     except BrokenProcessPool as error:
         raise ProcessFailed(
-            f"one of {processes} processes was killed from outside, or had no memory left; run again to go on"
+            f"one of {processes} processes was killed from outside, or had no memory left; run again to resume"
         ) from error
     finally:
         ours.close()  # now they end, whatever they do

@@ -56,8 +56,8 @@ def run_together(
 ) -> None:
     """Run the body in `execution.processes` processes of each of `execution.hosts`; see that all end together.
 
-    Raises what the first that failed said, where one fails, and `tasks.runtime.heartbeat.Lost` where a host does not
-    answer.
+    Raises what the first that failed said, where one fails, and `tasks.runtime.heartbeat.HostLost` where a host does
+    not answer.
     """
     from tasks.runtime.device import devices_for  # imports torch
 
@@ -125,7 +125,7 @@ def _raise(folder: Path, number: int) -> None:
     errors = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
     if (folder / KILLED).exists():
         raise ProcessFailed(
-            f"one of {number} processes was killed from outside, or had no memory left; run again to go on"
+            f"one of {number} processes was killed from outside, or had no memory left; run again to resume"
         )
     if not errors:
         raise ProcessFailed(f"{number} processes could not be started; their output is above")

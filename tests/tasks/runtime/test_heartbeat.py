@@ -179,7 +179,7 @@ def test_a_host_that_dies_is_named_and_the_next_run_goes_on(
 
     thread = threading.Thread(target=kill)
     thread.start()
-    with pytest.raises(HostLost, match=f"host {socket.gethostname()} was lost.*run again to go on"):
+    with pytest.raises(HostLost, match=f"host {socket.gethostname()} was lost.*run again to resume"):
         run(slowly, store, "killed", wanted())
     thread.join()
     wait(lambda: not any(alive(int((tmp_path / f"{rank}.pid").read_text())) for rank in range(2)))
