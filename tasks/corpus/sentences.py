@@ -33,10 +33,12 @@ def _segmented(block: str, language: str) -> list[str]:
         start = block.find(sentence, ends[-1])
         if start < 0 or block[ends[-1] : start].strip():
             return [block]
+        # White space before a sentence belongs to the one before it; the first begins at 0.
         ends[-1] = start if len(ends) > 1 else 0
         ends.append(start + len(sentence))
     if block[ends[-1] :].strip():
         return [block]
+    # White space at the end belongs to the last sentence.
     ends[1:] = [*ends[1:-1], len(block)] if block else []
     return [block[start:end] for start, end in pairwise(ends)]
 

@@ -116,8 +116,9 @@ class TrainingData:
     def negatives_of(self, query: int, epoch: int) -> list[int]:
         """Return the rows of a query's negatives in an epoch.
 
-        They are the next ones of its mined list, which starts again after its end; a query without mined negatives has
-        random passages of the corpus that are not of a relevant document.
+        They are the next ones of a random permutation of its mined list, which depends on seed and query and starts
+        again after its end; a query without mined negatives has random passages of the corpus that are not of a
+        relevant document.
         """
         number, mined = self.settings.passages_per_query - 1, self.negatives[query]
         if len(mined):

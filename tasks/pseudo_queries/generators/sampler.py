@@ -115,10 +115,12 @@ class Sampler:
         lengths = torch.zeros_like(rows)
         live = torch.ones_like(rows, dtype=torch.bool)
         for step in range(num_steps):
-            live = live & ~ends_V[tokens_R]  # an end token is not part of the text,
+            # An end token is not part of the text, so the row ends before it is counted.
+            live = live & ~ends_V[tokens_R]
             generated_RT[rows, step] = tokens_R
             lengths[rows] += live
-            live = live & ~stops_V[tokens_R]  # a token that contains the stop string is
+            # A token with the stop string is part of the text, so the row ends after it is counted.
+            live = live & ~stops_V[tokens_R]
             num_live = int(live.sum())
             if step + 1 == num_steps or not num_live:
                 break

@@ -112,7 +112,9 @@ def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
     """Return an empty index by inner product, trained on a sample of the vectors where its factory needs that."""
     faiss, dimension = _faiss(), read(0).shape[1]
     if "HNSW" in factory:
-        faiss.omp_set_num_threads(1)  # graphs grow differently each time when threads add to them
+        # Graphs grow differently each time when threads add to them; _faiss() would reset it, so nothing may call it
+        # before all vectors are added.
+        faiss.omp_set_num_threads(1)
     try:
         index = faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as error:
@@ -133,7 +135,7 @@ def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
 
 
 def _sample(read: Callable[[int], Vectors], shards: int) -> Vectors:
-    """Return at most TRAINING_VECTORS vectors, evenly from all shards."""
+    """Return about TRAINING_VECTORS vectors, evenly from all shards."""
     per_shard = -(-TRAINING_VECTORS // shards)
     return np.concatenate([block[:: -(-len(block) // per_shard) or 1] for block in map(read, range(shards))])
 

@@ -39,6 +39,7 @@ class Tiles:
         for start, tile in self._read(num_queries, coarse):
             if kept is not None:
                 kept.append((start, tile))
+                # Bytes per passage of the first tile, times all passages: do all tiles fit into the room?
                 if kept[0][1].nbytes * len(self.stored) > room * len(kept[0][1]):
                     kept = None
             yield start, tile
