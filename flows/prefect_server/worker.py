@@ -60,9 +60,10 @@ class Worker(ProcessWorker):
         try:
             return await super().run(flow_run, configuration, task_status)
         finally:
-            vouching.cancel()
             del self._alive[flow_run.id]
+            # Cancelled under the lock: a request to set Running that is on its way is answered before the state is read.
             async with alive.change:
+                vouching.cancel()
                 await self._patiently(self._end_if_taken_back, flow_run)
 
     async def _vouch(self, flow_run: Any) -> None:
