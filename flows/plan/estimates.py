@@ -88,11 +88,13 @@ def _of_stage(
     step: Done, has_no_key: bool, store: Store, estimate: CostEstimate, history: CostHistory, machine: MachineHours
 ) -> StageEstimate:
     cost = estimate.of(step) if passes_texts(step) else None
+    disk: int | None
     if step.cached:
         disk, hours = bytes_below(store.folder(step.stage, step.key)), None
     else:
         disk, hours = history.disk_and_hours(step, cost)
         if hours is None and cost is not None:
             hours = machine.of(step, cost)
-    key, tokens, flops = UNKNOWN_KEY if has_no_key else step.key, cost and cost.tokens, cost and cost.flops
+    key = UNKNOWN_KEY if has_no_key else step.key
+    tokens, flops = (cost.tokens, cost.flops) if cost is not None else (None, None)
     return StageEstimate(step.stage, step.round, key, step.cached, tokens, flops, disk, hours)
