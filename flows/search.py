@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
-from tasks.retrieval.interactive import Answer, Searched, answer
+from tasks.retrieval.interactive import Answer, Searched
+from tasks.retrieval.open_searches import OpenSearches
 from tasks.session import Session, session
 
 ADAPTED, MODEL = "index.json", "model"
@@ -37,16 +39,21 @@ def show_answer(key: str, question: str, folder: Path, top: int, view: str | Non
 
 
 def search(searched: Searched, question: str, store: Store, *, top: int, view: str | None = None) -> list[Answer]:
-    """Return the `top` passages for a question, best first, after a check of the artifacts that are read."""
+    """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
+    with closing(OpenSearches(store)) as searches:
+        return search_open(searches, searched, question, top=top, view=view)
+
+
+def search_open(
+    searches: OpenSearches, searched: Searched, question: str, *, top: int, view: str | None
+) -> list[Answer]:
+    """Return the passages of `search` by an index that is checked and read at its first question, and stays open."""
     if not question.strip():
         raise UserError("the question is empty; expected some words")
     if top < 1:
         raise UserError(f"expected at least 1 passage to show, found {top}")
-    for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
-        if isinstance(read, Artifact):
-            store.check(read)
-    with session(Session(store)):
-        return answer(question, searched, top=top, view=view)
+    with session(Session(searches.store)):
+        return searches.opened(searched, view).answers(question, top)
 
 
 def table(answers: list[Answer], question: str) -> Table:

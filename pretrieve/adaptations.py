@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ class Adaptation:
     content: Mapping[str, Any]
     """The content of report.json."""
 
-    @property
+    @cached_property
     def retriever(self) -> LoadedRetriever:
         """The model that was chosen, with an index of the collection: `adaptation.retriever.search("what is …")`."""
         return load(self.out)

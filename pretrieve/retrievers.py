@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flows.chain.model_weights import model_weights
 from flows.evaluate.systems import by_name
-from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search
+from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search_open
 from flows.store.lookup import lookup, newest_vectors
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import Store, store_folder
@@ -21,7 +21,8 @@ from storage.errors import UserError, quoted
 from storage.store.store import Store as OpenStore
 from storage.vectors import Encoded
 from tasks.retrieval.encode import Model, TextEncoder, reads
-from tasks.retrieval.interactive import Answer
+from tasks.retrieval.interactive import Answer, Searched
+from tasks.retrieval.open_searches import OpenSearches
 from tasks.session import Session, session
 
 Role = Literal["query", "passage"]
@@ -29,7 +30,11 @@ LENGTHS = {"query": 64, "passage": 512}  # tokens, where no run has encoded pass
 
 
 class LoadedRetriever:
-    """A retriever of a store, of a folder or of the hub. Its weights are read when it first encodes."""
+    """A retriever of a store, of a folder or of the hub. Its weights and its index are read when they are first used.
+
+    Searches keep about 100 bytes a passage in a temporary folder, which is removed by `close`, at the end of
+    `with pretrieve.load(model) as retriever:`, or with the object.
+    """
 
     def __init__(self, model: Model, name: str, store: OpenStore, index: Path | None = None) -> None:
         self.name = name
@@ -37,6 +42,19 @@ class LoadedRetriever:
         self.views, self.max_tokens = reads(model.path)
         self._model, self._store, self._index = model, store, index
         self._encoder: TextEncoder | None = None
+        self._searches = OpenSearches(store)
+        self._searched: Searched | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the index and remove the temporary files; a later search opens the newest vectors again."""
+        self._searches.close()
+        self._searched = None
 
     @property
     def path(self) -> Path:
@@ -73,15 +91,16 @@ class LoadedRetriever:
         """Return the best passages that a run has encoded with this retriever, each with its scores by view.
 
         `[answer.text for answer in retriever.search("what melts ice", top_k=3)]`. Raises `UserError` for a retriever
-        that has encoded no passages in the store, such as one from the hub.
+        that has encoded no passages in the store, such as one from the hub. The first search opens the newest vectors.
         """
         if self._index is None and isinstance(self._model, Source):
             raise UserError(
                 f"{self.name}: no run of the store has encoded passages with this model; search with a checkpoint of a "
                 "run, or compare passages with encode_queries and encode_passages"
             )
-        searched = str(self._index) if self._index else self._model.key
-        return search(open_key(searched, self._store), question, self._store, top=top_k, view=view)
+        if self._searched is None:
+            self._searched = open_key(str(self._index) if self._index else self._model.key, self._store)
+        return search_open(self._searches, self._searched, question, top=top_k, view=view)
 
     def _dense(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
         if self.views != ("dense",):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -13,16 +12,14 @@ import pyarrow as pa
 
 from flows.browse import queries
 from flows.browse.contents import Collection, System
-from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.row_index import PassageIndex
 from storage.rows import first_rows
 from storage.store.store import Store
 from storage.tables import Passages
 from tasks.retrieval.contributions import contributions
 from tasks.retrieval.interactive import OpenSearch
+from tasks.retrieval.open_searches import OpenSearches
 from tasks.retrieval.ranking import Hits
-from tasks.retrieval.shared_passages import temporary_index
 from tasks.session import Session, session
 
 TOP = 10  # results of a system
@@ -36,14 +33,12 @@ class Searches:
 
     def __init__(self, store: Store) -> None:
         self._store, self._thread = store, ThreadPoolExecutor(1, "searches")
-        self._open: dict[tuple[str, str], OpenSearch] = {}
-        self._ids: dict[str, PassageIndex] = {}
-        self._folders = ExitStack()
+        self._open = OpenSearches(store)
 
     def close(self) -> None:
         """Remove the temporary files, after the search that is running."""
         self._thread.shutdown(cancel_futures=True)
-        self._folders.close()
+        self._open.close()
 
     def run(self, job: Callable[[Report], T]) -> Generator[str, None, T]:
         """Yield what a job reports while it runs in the thread, and return its result."""
@@ -64,7 +59,7 @@ class Searches:
         def job(report: Report) -> None:
             for name in names:
                 if collection.systems[name].searched:
-                    search = self._opened(collection, collection.systems[name], report)
+                    search = self._opened(collection.systems[name], report)
                     contributions(search, "warm up", search.hits("warm up", 1).rows)
 
         self._thread.submit(self._in_session, job, lambda line: None)
@@ -81,7 +76,7 @@ class Searches:
         evaluated = queries.ranked(system.ranking, query_id, TOP) if query_id and system.ranking else None
         if system.searched is None:
             return self._as_evaluated(collection, system, query_id, evaluated)
-        search = self._opened(collection, system, report)
+        search = self._opened(system, report)
         report(f"searching with {name}")
         if evaluated is None:
             hits = search.hits(question, TOP)
@@ -111,20 +106,9 @@ class Searches:
             for number, row in enumerate(evaluated)
         ]  # fmt: skip
 
-    def _opened(self, collection: Collection, system: System, report: Report) -> OpenSearch:
+    def _opened(self, system: System, report: Report) -> OpenSearch:
         if system.searched is None:
             raise TypeError("only a system with an index is opened")
-        key = (collection.name, system.name)
-        if key not in self._open:
-            searched = system.searched
+        if not self._open.has(system.searched, system.view):
             report(f"opening {system.name}: its index and model are read once")
-            for read in (searched.passages, searched.index, searched.vectors, searched.checkpoint):
-                if isinstance(read, Artifact):
-                    self._store.check(read)
-            self._open[key] = OpenSearch(searched, self._ids_of(searched.passages), system.view)
-        return self._open[key]
-
-    def _ids_of(self, passages: Artifact[Passages]) -> PassageIndex:
-        if passages.key not in self._ids:
-            self._ids[passages.key] = self._folders.enter_context(temporary_index(passages))
-        return self._ids[passages.key]
+        return self._open.opened(system.searched, system.view)

@@ -20,7 +20,6 @@ from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe, engine
 from tasks.retrieval.ranking import Hits, Indices
 from tasks.retrieval.search import QueryEncoder
-from tasks.retrieval.shared_passages import temporary_index
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,6 @@ class OpenSearch:
             Answer(number + 1, **row, scores={name: values[number] for name, values in scores.items()})
             for number, row in enumerate(rows)
         ]
-
-
-def answer(question: str, searched: Searched, *, top: int, view: str | None) -> list[Answer]:
-    """Return the `top` passages by a view, best first; by the sum of all views where none is named."""
-    with temporary_index(searched.passages) as ids:
-        return OpenSearch(searched, ids, view).answers(question, top)
 
 
 def _view(requested: str | None, searchable: tuple[str, ...], vectors: Artifact[Vectors] | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flows.search import SNIPPET, cut, open_key, show_answer, table
+from flows.search import SNIPPET, cut, open_key, search, show_answer, table
 from flows.store.lookup import must_exist, newest_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -17,7 +17,7 @@ from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.index import index
-from tasks.retrieval.interactive import Searched, answer
+from tasks.retrieval.interactive import Searched
 from tasks.retrieval.truncate import Truncation, truncate
 from tasks.stage import stage
 from tests.tiny import save_tokenizer, tiny_retriever
@@ -79,7 +79,7 @@ def built(store: Store) -> dict[str, Artifact[Any]]:
 def test_a_key_of_any_kind_is_searched(
     name: str, views: list[str], built: dict[str, Artifact[Any]], store: Store
 ) -> None:
-    results = answer("river", open_key(built[name].key[:10], store), top=3, view=None)
+    results = search(open_key(built[name].key[:10], store), "river", store, top=3)
 
     assert [result.rank for result in results] == list(range(1, len(results) + 1))
     assert list(results[0].scores) == views
@@ -91,15 +91,17 @@ def test_a_key_of_any_kind_is_searched(
             assert result.scores["sum"] == pytest.approx(sum(result.scores[view] for view in views[1:]), rel=1e-5)
 
 
-def test_a_view_may_be_named_and_more_results_requested_than_there_are(built: dict[str, Artifact[Any]]) -> None:
+def test_a_view_may_be_named_and_more_results_requested_than_there_are(
+    built: dict[str, Artifact[Any]], store: Store
+) -> None:
     searched = Searched(built["passages"], None, built["vectors"], built["retriever"])
 
-    results = answer("tree", searched, top=99, view="late")
+    results = search(searched, "tree", store, top=99, view="late")
 
     assert len(results) == len(TEXTS)
     assert next(iter(results[0].scores)) == "late"
     with pytest.raises(UserError, match="--view words: expected one of dense, lexical, late, sum"):
-        answer("tree", searched, top=1, view="words")
+        search(searched, "tree", store, top=1, view="words")
 
 
 def test_the_table_shows_texts_as_they_are(built: dict[str, Artifact[Any]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,7 +145,7 @@ def test_a_checkpoint_is_searched_with_its_full_vectors_and_truncated_ones_by_th
     for key in (short.key, searched.key):
         opened = open_key(key, store)
         assert (opened.passages, opened.vectors, opened.checkpoint) == (passages, short, retriever)
-    assert len(answer("king letter", opened, top=3, view=None)) == 3
+    assert len(search(opened, "king letter", store, top=3)) == 3
 
 
 def test_a_long_text_is_cut_in_any_script() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import flows.reproduce
 import pretrieve
 from flows.compare import compared
 from flows.recipe.load import load_recipe
-from flows.search import open_key
+from flows.search import open_key, search
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import as_changes, printing
 from storage.artifact import Artifact
@@ -22,7 +23,6 @@ from storage.formats.yaml_files import parse_yaml
 from storage.store.marker import mark
 from storage.store.store import Store
 from storage.tables import Report
-from tasks.retrieval.interactive import answer
 from tasks.runtime.progress import bar
 from tests import finished_runs
 from tests.flows.queries.test_versions import NAME, noted
@@ -185,7 +185,7 @@ def test_without_a_server_stages_run_in_this_process(monkeypatch: pytest.MonkeyP
 def test_a_retriever_encodes_and_searches_as_the_commands_do(built: dict[str, Artifact[object]], store: Store) -> None:
     retriever = pretrieve.load(built["retriever"].key[:10], store=store.root)
 
-    expected = answer("river", open_key(built["retriever"].key, store), top=2, view=None)
+    expected = search(open_key(built["retriever"].key, store), "river", store, top=2)
     assert retriever.search("river", top_k=2) == expected
     with pytest.raises(UserError, match="expected at least 1 passage to show, found 0"):
         retriever.search("river", top_k=0)
@@ -197,6 +197,24 @@ def test_a_retriever_encodes_and_searches_as_the_commands_do(built: dict[str, Ar
     assert len(encoded.dense) == 2
     with pytest.raises(UserError, match="expected a list of texts"):
         retriever.representations("river", "query")
+
+
+def test_a_retriever_keeps_its_index_open(
+    built: dict[str, Artifact[object]], store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its temporary files, which a search needs and which take long to write, are written once for all views."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pretrieve.load(built["retriever"].key, store=store.root) as retriever:
+        first = retriever.search("river")
+        folders = list(tmp_path.glob("pretrieve-*"))
+        assert len(folders) == 1
+        assert retriever.search("river") == first
+        assert next(iter(retriever.search("river", view="dense")[0].scores)) == "dense"
+        assert list(tmp_path.glob("pretrieve-*")) == folders
+    assert not list(tmp_path.glob("pretrieve-*"))
+    assert retriever.search("river") == first
+    del retriever
+    assert not list(tmp_path.glob("pretrieve-*"))
 
 
 def test_a_folder_is_loaded_and_evaluated(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.search import open_key
+from flows.search import open_key, search
 from models.representation import Pooling
 from models.retrievers import load, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
@@ -20,7 +20,6 @@ from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages, passage_text
 from tasks.retrieval.encode import Encoding, encode
-from tasks.retrieval.interactive import answer
 from tasks.stage import stage
 from tests.console import command
 from tests.tiny import RETRIEVERS, WORDS, save_tokenizer, tiny_bert, tiny_retriever, tiny_tokenizer
@@ -72,8 +71,9 @@ def given_retriever(out: Path, *, settings: Kind) -> None:
 
 def searched(questions: list[str], key: str, store: Store) -> list[list[tuple[str, float]]]:
     """Return the complete ranking of `pretrieve search` for each question."""
+    opened = open_key(key, store)
     return [
-        [(row.passage_id, row.scores["dense"]) for row in answer(text, open_key(key, store), top=99, view="dense")]
+        [(row.passage_id, row.scores["dense"]) for row in search(opened, text, store, top=99, view="dense")]
         for text in questions
     ]
 
