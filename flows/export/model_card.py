@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import pyarrow.parquet as pq
 
@@ -81,10 +81,10 @@ sentence-transformers does not: {exported.reason}."""
 
 def _results(manifest: Manifest, store: Store) -> str:
     """Return the recipes and the metrics of the checkpoint in the store; empty where it was never evaluated."""
-    manifests = [other for _, other in store.manifests() if other]
-    reference = manifest.reference
-    runs = {run.reference for run in manifests if run.inputs.get("checkpoint") == reference}
-    rows = [row for other in manifests if other.schema == "Metrics" for row in _rows(other, runs, manifests, store)]
+    manifests = {other.reference: other for _, other in store.manifests() if other}
+    checkpoint = manifest.reference
+    measured = [other for other in manifests.values() if other.schema == "Metrics"]
+    rows = [row for metrics in measured for row in _rows(metrics, checkpoint, manifests, store)]
     table = "\n".join(dict.fromkeys(rows))
     return f"""
 ## Results
@@ -95,14 +95,23 @@ def _results(manifest: Manifest, store: Store) -> str:
 """ if rows else ""  # fmt: skip
 
 
-def _rows(metrics: Manifest, runs: set[str], manifests: Sequence[Manifest], store: Store) -> Iterator[str]:
-    """Yield the rows of an evaluation's table that are about some of the runs."""
+def _rows(metrics: Manifest, checkpoint: str, manifests: Mapping[str, Manifest], store: Store) -> Iterator[str]:
+    """Yield the rows of an evaluation's table that are about the checkpoint's runs."""
     names = dict(zip(metrics.inputs["runs"] or [], metrics.settings["names"], strict=True))
-    wanted = {name for run, name in names.items() if run in runs}
+    wanted = {name for run, name in names.items() if _is_of(checkpoint, run, manifests)}
     reference = metrics.reference
-    reports = [report for report in manifests if report.schema == "Report" and reference in report.references()]
+    reports = [other for other in manifests.values() if other.schema == "Report" and reference in other.references()]
     recipes = ", ".join(sorted({report.settings["recipe"] for report in reports})) or "–"
     for row in pq.read_table(store.folder(metrics.stage, metrics.key) / "rows.parquet").to_pylist() if wanted else []:
         if row["run"] in wanted:
             named = " | ".join(row[name] for name in ("dataset", "split", "run", "metric"))
             yield f"| {recipes} | {named} | {row['value']:.4f} |"
+
+
+def _is_of(checkpoint: str, run: str, manifests: Mapping[str, Manifest]) -> bool:
+    """Return whether a run is ranked by the checkpoint alone: searched, re-ranked, or fused from such runs."""
+    if (manifest := manifests.get(run)) is None:
+        return False
+    if members := manifest.inputs.get("runs"):
+        return all(_is_of(checkpoint, member, manifests) for member in members)
+    return checkpoint in (manifest.inputs.get("checkpoint"), manifest.inputs.get("teacher"))
