@@ -27,7 +27,7 @@ def check_models(plan: Session) -> None:
     for reference, job in plan.jobs.items():
         if not plan.done[reference].cached and (model := _given(job, plan)) is not None:
             opener = OPENERS[job.stage.name][1]
-            once = opener, model.path, str(job.settings) if opener is _backbone else None
+            once = opener, model.path, None if opener is _retriever else str(job.settings)
             if once not in opened:
                 with _readable(model.path) as folder:
                     opener(folder, job.settings)
