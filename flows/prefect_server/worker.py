@@ -61,7 +61,7 @@ class Worker(ProcessWorker):
             return await super().run(flow_run, configuration, task_status)
         finally:
             del self._alive[flow_run.id]
-            # Cancelled under the lock: a request to set Running that is on its way is answered before the state is read
+            # Cancelled under the lock: a request to set Running that is on its way ends before the state is read.
             async with alive.change:
                 vouching.cancel()
                 await self._patiently(self._end_if_taken_back, flow_run)

@@ -39,5 +39,5 @@ def test_a_model_that_fits_one_stage_is_checked_for_a_later_one_with_longer_pair
             settings=Reranking(query_max_tokens=8, max_tokens=positions + 1, depth=10),
         )  # fmt: skip
 
-        with pytest.raises(UserError, match=f"teacher: max_tokens: expected at most {positions}, found {positions + 1}"):
+        with pytest.raises(UserError, match=f"max_tokens: expected at most {positions}, found {positions + 1}"):
             check_models(plan)

@@ -1,4 +1,4 @@
-"""A worker that takes a run back just when the run's process ends; services/test_worker_death.py has real ones."""
+"""A worker that takes a run back just when its process ends; tests/services/test_worker_death.py has real ones."""
 
 from __future__ import annotations
 
