@@ -219,6 +219,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows ASCII only shows ? for other letters
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when the model hub's library is imported
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # read when Prefect is imported
     line, code = "", 0
     with ending_promptly():
         try:
