@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 from flows.terminal import Terminal, say_json
-from storage.errors import UserError, masked
+from storage.errors import UserError, masked, one_line
 from storage.store.marker import recognise
 from tasks.runtime.formatting import in_units
 
@@ -53,6 +53,8 @@ def _result(name: str, check: Callable[[], str]) -> dict[str, Any]:
         return {"what": name, "works": True, "details": masked(check())}
     except Trouble as trouble:
         return {"what": name, "works": False, "details": masked(str(trouble))}
+    except Exception as error:  # noqa: BLE001 - such as a torch that cannot be loaded: the other checks are reported
+        return {"what": name, "works": False, "details": one_line(f"{type(error).__name__}: {error}")}
 
 
 def _python() -> str:
@@ -130,14 +132,13 @@ def _store(store: Path) -> str:
 
 
 def _prefect() -> str:
-    if not (url := os.environ.get("PREFECT_API_URL")):
+    from flows.prefect_server.named_server import named_server
+
+    if not named_server():
         return "the embedded server (PREFECT_API_URL is not set)"
-    import httpx
+    from flows.prefect_server.watch import require_answer
 
     try:
-        httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
-    except (httpx.HTTPError, httpx.InvalidURL) as error:  # InvalidURL's own message may show a part of the password
-        raise Trouble(
-            f"PREFECT_API_URL={url} does not answer ({type(error).__name__}); start it, or unset the variable"
-        ) from None
-    return f"the server at {url} answers"
+        return f"the server at {require_answer()} answers"
+    except UserError as error:
+        raise Trouble(str(error)) from None

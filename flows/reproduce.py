@@ -20,6 +20,7 @@ from flows.chain.given_models import check_models
 from flows.interrupt import leave, limit_exit
 from flows.plan.plan import needed_for, planned
 from flows.prefect_server.embedded_server import start
+from flows.prefect_server.named_server import named_server, profiles_file
 from flows.prefect_server.watch import ServerWatch, require_answer
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
@@ -36,7 +37,6 @@ from storage.tables import Report
 from tasks.job import Job
 from tasks.report.publish import is_of, publish, terminal_table
 from tasks.runtime.environment import describe_execution
-from tasks.runtime.prefect_task import EMBEDDED
 from tasks.runtime.signals import Terminated
 from tasks.session import Done, Session, session
 from tasks.stage import run_job
@@ -189,13 +189,13 @@ def require_descriptors() -> None:
 
 
 def watched_server(print_line: Callable[[str], None]) -> tuple[bool, ServerWatch]:
-    """Start an embedded server unless PREFECT_API_URL names one; return whether, and the thread that watches it.
+    """Start an embedded server unless the user has named one; return whether, and the thread that watches it.
 
     Raises `UserError` where the named server does not answer or refuses the credentials.
     """
     from prefect.settings import get_current_settings
 
-    if get_current_settings().api.url and EMBEDDED not in os.environ:
+    if named_server():
         return False, ServerWatch(f"the Prefect server at {require_answer()}", print_line)
     start()
     return True, ServerWatch("Prefect's embedded server", print_line, database=get_current_settings().home)
@@ -220,8 +220,9 @@ def prepare_prefect(store: Store) -> None:
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # a busy machine needs more than the default of 20
     }
-    if "PREFECT_API_URL" not in os.environ and not (Path.home() / ".prefect" / "profiles.toml").exists():
-        defaults["PREFECT_HOME"] = str(folder)
     for setting, value in defaults.items():
         os.environ.setdefault(setting, value)
+    if not named_server():
+        os.environ.setdefault("PREFECT_PROFILES_PATH", str(profiles_file()))  # the user's other settings stay
+        os.environ.setdefault("PREFECT_HOME", str(folder))
     logging.raiseExceptions = False  # a server that is gone cannot take log lines: no traceback on the terminal for it

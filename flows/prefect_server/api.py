@@ -1,20 +1,28 @@
-"""The few requests that commands send to a Prefect server directly, without importing Prefect."""
+"""The few requests that commands send to a Prefect server directly, without Prefect's client."""
 
 from __future__ import annotations
 
 import secrets
+import ssl
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from storage.errors import UserError
+from storage.errors import UserError, masked
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
 RETRY_SECONDS = 2.0  # the first pause before a request is sent again; each further one is twice as long
 LONGEST_PAUSE = 15.0
 PATIENCE_SECONDS = 30.0  # SQLite is locked for a while where many runs write
+OWN_SERVER = (
+    "set PREFECT_SERVER_API_AUTH_STRING to the user:password that `pretrieve up` was started with (`pretrieve down "
+    "--force` ends everything without asking the server)"
+)
+NAMED_SERVER = (
+    "set PREFECT_API_AUTH_STRING to the user:password that the server was started with (PREFECT_SERVER_API_AUTH_STRING)"
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,27 @@ class Api:
     """How long a request is repeated while the server fails with HTTP 5xx."""
     outages: bool = False
     """Whether a request is also repeated while the server does not answer at all."""
+    remedy: str = OWN_SERVER
+    """What to do where the server refuses the user."""
+    verify: ssl.SSLContext | bool = field(default=True, repr=False)
+    """The certificates with which the server's is checked."""
+
+    @classmethod
+    def of_settings(cls, patience_seconds: float = PATIENCE_SECONDS, *, outages: bool = False) -> Api:
+        """Return the API of the server that Prefect's settings name: its address, password and certificates.
+
+        Raises `UserError` where they name none.
+        """
+        from prefect.settings import get_current_settings
+
+        api = get_current_settings().api
+        if not api.url:
+            raise UserError(
+                "PREFECT_API_URL is not set: name the server, as http://127.0.0.1:4200/api (`pretrieve up` starts one)"
+            )
+        secret = api.auth_string.get_secret_value() if api.auth_string else None
+        verify = not api.tls_insecure_skip_verify and ssl.create_default_context(cafile=api.ssl_cert_file)
+        return cls(api.url.rstrip("/"), secret, patience_seconds, outages, NAMED_SERVER, verify)
 
     def healthy(self) -> bool:
         """Return whether the server answers; this needs no password."""
@@ -56,7 +85,7 @@ class Api:
             except httpx.HTTPError as error:
                 if (problem := self._temporary_problem(error)) is None:
                     raise
-                print(f"the server at {self.url} {problem}: trying again in {seconds:.0f} s", flush=True)
+                print(f"the server at {masked(self.url)} {problem}: trying again in {seconds:.0f} s", flush=True)
                 time.sleep(seconds)
         return self._send_once(method, path, body)
 
@@ -73,16 +102,12 @@ class Api:
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
-        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=60)
+        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=60, verify=self.verify)
         with client:
             headers = self._csrf_headers(client) if method != "GET" else {}
             answer = client.request(method, f"{self.url}/{path}", json=body, headers=headers)
         if answer.status_code in (401, 403):
-            raise UserError(
-                f"the server at {self.url} refuses this user ({answer.status_code}): set "
-                "PREFECT_SERVER_API_AUTH_STRING to the user:password that `pretrieve up` was started with "
-                "(`pretrieve down --force` ends everything without asking the server)"
-            )
+            raise UserError(f"the server at {self.url} refuses this user ({answer.status_code}): {self.remedy}")
         answer.raise_for_status()
         return answer.json() if answer.content else None
 

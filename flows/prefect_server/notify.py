@@ -17,7 +17,7 @@ from flows.prefect_server.api import Api
 from flows.prefect_server.automations import SILENT
 from flows.prefect_server.messages import MAIL_TO, WEBHOOK, Mail, Webhook, recipients
 from flows.prefect_server.services import HEARTBEAT_SECONDS
-from storage.errors import UserError, one_line
+from storage.errors import UserError, masked, one_line
 from tasks.runtime.formatting import duration
 
 POLL_SECONDS = 10.0
@@ -38,7 +38,7 @@ TO_DO = {
 
 
 def notify(*, test: bool) -> None:
-    """Report runs of the server at PREFECT_API_URL until the process is ended; or only send a `test` message."""
+    """Report runs of the server that is named until the process is ended; or only send a `test` message."""
     channels = recipients()
     if not channels:
         raise UserError(f"no recipient of reports: set {WEBHOOK}, or {MAIL_TO} and PRETRIEVE_SMTP")
@@ -49,8 +49,9 @@ def notify(*, test: bool) -> None:
         return
     from flows.prefect_server.register import check_server
 
-    api = Api(check_server().rstrip("/"), os.environ.get("PREFECT_API_AUTH_STRING"), outages=True)
-    print(f"reporting runs of {api.url}", flush=True)
+    check_server()
+    api = Api.of_settings(outages=True)
+    print(f"reporting runs of {masked(api.url)}", flush=True)
     sent = set[Sent]()
     while True:
         report_all(api, channels, print, sent)

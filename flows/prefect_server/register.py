@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from flows.prefect_server.api import Api
 from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 
@@ -43,38 +44,21 @@ def register_all(print_line: Callable[[str], None] = print) -> None:
             print_line(f"automation: {line}")
 
 
-def check_server() -> str:
-    """Return the address of the server that the settings name.
-
-    Raises `UserError` where it does not answer or refuses the user.
-    """
+def check_server() -> None:
+    """Raise `UserError` where the server that the settings name does not answer, or refuses the user."""
     import httpx
-    from prefect.settings import get_current_settings
 
-    api = get_current_settings().api
-    if not (url := api.url):
-        raise UserError(
-            "PREFECT_API_URL is not set: name the server, as http://127.0.0.1:4200/api (`pretrieve up` starts one)"
-        )
-    secret = api.auth_string.get_secret_value() if api.auth_string else ""
-    user, _, password = secret.partition(":")
-    verify: Any = not api.tls_insecure_skip_verify and (api.ssl_cert_file or True)
+    api = Api.of_settings(patience_seconds=0.0)
     try:
-        answer = httpx.get(
-            f"{url.rstrip('/')}/admin/version", auth=(user, password) if secret else None, timeout=20, verify=verify
-        )
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        api.send("GET", "admin/version", None)
+    except (httpx.TransportError, httpx.InvalidURL) as error:
         raise UserError(
-            f"PREFECT_API_URL={url} does not answer ({type(error).__name__}): start the server, or correct the address"
+            f"PREFECT_API_URL={api.url} does not answer ({type(error).__name__}): start the server, or correct the "
+            "address"
         ) from None
-    if answer.status_code in (401, 403):
-        raise UserError(
-            f"the server at {url} refuses this user ({answer.status_code}): set PREFECT_API_AUTH_STRING to the "
-            "user:password that the server was started with (PREFECT_SERVER_API_AUTH_STRING)"
-        )
-    if answer.status_code != 200:
-        raise UserError(f"PREFECT_API_URL={url} is no Prefect API ({answer.status_code}); it ends with /api")
-    return url
+    except (httpx.HTTPStatusError, ValueError) as error:
+        status = error.response.status_code if isinstance(error, httpx.HTTPStatusError) else "no JSON"
+        raise UserError(f"PREFECT_API_URL={api.url} is no Prefect API ({status}); it ends with /api") from None
 
 
 def _create_pool(client: Any, name: str, description: str) -> None:

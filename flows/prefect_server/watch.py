@@ -134,4 +134,8 @@ def require_answer() -> str:
                 f"the Prefect server at {address} refuses this user ({error.response.status_code}): set "
                 "PREFECT_API_AUTH_STRING to the user:password that it was started with"
             ) from None
+        if error.response.is_client_error:
+            raise UserError(
+                f"PREFECT_API_URL: {address} is no Prefect API ({error.response.status_code}); it ends with /api"
+            ) from None
     return address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.chain.given_models import check_models
+from flows.prefect_server.named_server import named_server
 from flows.queries.chain import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.regenerate import replace
@@ -103,7 +103,7 @@ def _is_a_flow(plan: Session, store: Store) -> bool:
     """
     trained = (step for step in plan.done.values() if step.stage == train_generator.name)
     is_trained = any(store.up_to_date(step.stage, step.key) is None for step in trained)
-    return is_trained or "PREFECT_API_URL" in os.environ or (Path.home() / ".prefect" / "profiles.toml").exists()
+    return is_trained or named_server() is not None
 
 
 def _run(recipe: Recipe[Any], title: str, current: Session, shown: str | None) -> BuildResult:

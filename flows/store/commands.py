@@ -105,7 +105,7 @@ def metrics(
 ) -> None:
     """Print metrics of the store for Prometheus.
 
-    With PREFECT_API_URL also those of that server: queue length, and stages built, cached and failed.
+    With PREFECT_API_URL, or a Prefect profile, also those of the server: queue length; stages built, cached and failed.
     """
     from flows.store.metrics import show_metrics
 

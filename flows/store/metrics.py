@@ -1,4 +1,4 @@
-"""`pretrieve metrics`: the state of a store, and of the Prefect server at PREFECT_API_URL, for Prometheus.
+"""`pretrieve metrics`: the state of a store, and of the Prefect server that is named, for Prometheus.
 
 The store's part is read from manifests, run notes and folders; no artifact's content is read. Without a server, its
 part is left out.
@@ -7,7 +7,6 @@ part is left out.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.prefect_server.api import Api
+from flows.prefect_server.named_server import named_server
 from flows.prefect_server.register import POOLS
 from flows.store.gc_survey import WORK
 from flows.terminal import say, unwrapped
@@ -114,7 +114,9 @@ class StoreCollector:
             tasks = {state: _count(api, "task_runs", state={"name": {"any_": [state]}}) for state in TASK_STATES}
             runs = {state.lower(): _count(api, "flow_runs", state={"type": {"any_": [state]}}) for state in RUN_STATES}
             queued = {pool: _queued(api, pool) for pool in POOLS}
-        except (httpx.HTTPError, UserError):
+        except (httpx.HTTPError, UserError) as error:
+            if isinstance(error, UserError):
+                unwrapped(stderr=True).print(f"metrics: {error}")
             yield _gauge("server_up", "Whether the Prefect server answers.", [], {(): 0})
             return
         yield _gauge("server_up", "Whether the Prefect server answers.", [], {(): 1})
@@ -198,9 +200,8 @@ def _serve(collector: StoreCollector, port: int, host: str) -> None:
 
 
 def _api() -> Api | None:
-    """Return the API of the server at PREFECT_API_URL; None where the variable is not set."""
-    url = os.environ.get("PREFECT_API_URL")
-    return Api(url.rstrip("/"), os.environ.get("PREFECT_API_AUTH_STRING"), SERVER_PATIENCE) if url else None
+    """Return the API of the server that Prefect's settings name; None where they name none."""
+    return Api.of_settings(SERVER_PATIENCE) if named_server() else None
 
 
 def _gauge(name: str, words: str, labels: list[str], values: dict[tuple[str, ...], float]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import threading
 import time
 from collections.abc import Iterator
@@ -90,6 +91,26 @@ def test_a_server_that_is_away_is_a_metric(store: Store) -> None:
 
     assert values["server_up", ""] == 0
     assert values["artifacts", "made"] == 2
+
+
+def test_a_refused_user_is_named_on_standard_error(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    class Locked(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        do_POST = do_GET  # noqa: N815 - the name that http.server looks for
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Locked) as locked:
+        threading.Thread(target=locked.serve_forever, daemon=True).start()
+        api = Api(f"http://127.0.0.1:{locked.server_port}/api", None, 0.0)
+        values = samples(metrics_text(store, api).decode())
+        locked.shutdown()
+
+    assert values["server_up", ""] == 0
+    assert f"metrics: the server at {api.url} refuses this user (401)" in capsys.readouterr().err
 
 
 def test_a_file_is_written_completely(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
