@@ -13,6 +13,7 @@ from typing import Any
 from storage.errors import UserError, masked
 
 ACTIVE = ("RUNNING", "PENDING", "CANCELLING")
+PAGE = 200  # rows; a server gives no more, unless it is set to
 RETRY_SECONDS = 2.0  # the first pause before a request is sent again; each further one is twice as long
 LONGEST_PAUSE = 15.0
 PATIENCE_SECONDS = 30.0  # SQLite is locked for a while where many runs write
@@ -121,11 +122,18 @@ class Api:
             return {}
         return {"Prefect-Csrf-Client": name, "Prefect-Csrf-Token": answer.json()["token"]}
 
+    def filter_all(self, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return all rows that match a filter. The server answers in pages."""
+        rows: list[dict[str, Any]] = []
+        while True:
+            page = self.send("POST", path, body | {"limit": PAGE, "offset": len(rows)})
+            rows += page
+            if len(page) < PAGE:
+                return rows
+
     def active_runs(self) -> list[dict[str, Any]]:
         """Return the runs that a worker has taken and that have not ended."""
-        wanted = {"flow_runs": {"state": {"type": {"any_": list(ACTIVE)}}}, "limit": 200}
-        runs: list[dict[str, Any]] = self.send("POST", "flow_runs/filter", wanted)
-        return runs
+        return self.filter_all("flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": list(ACTIVE)}}}})
 
     def cancel(self, run: str) -> None:
         """Cancel a run; a training stage saves a checkpoint first."""

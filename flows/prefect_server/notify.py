@@ -118,10 +118,7 @@ def _ended(api: Api, kind: str, tags: Sequence[str]) -> list[dict[str, Any]]:
         "state": {"type": {"any_": [kind]}}, "tags": {"all_": list(tags)},
         "parent_task_run_id": {"is_null_": True}, "end_time": {"after_": (datetime.now(UTC) - REACH).isoformat()},
     }  # fmt: skip
-    rows: list[dict[str, Any]] = api.send(
-        "POST", "flow_runs/filter", {"flow_runs": wanted, "sort": "END_TIME_DESC", "limit": 200}
-    )
-    return rows
+    return api.filter_all("flow_runs/filter", {"flow_runs": wanted, "sort": "END_TIME_DESC"})
 
 
 def _may_be_taken_back(run: dict[str, Any]) -> bool:

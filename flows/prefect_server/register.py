@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flows.prefect_server.api import Api
+from flows.prefect_server.our_deployments import our_deployments
 from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 
@@ -92,10 +93,7 @@ def _deploy() -> list[str]:
 def _schedules(client: Any) -> list[tuple[str, Any]]:
     """Return the schedules of our deployments, each with the id of its deployment."""
     return [
-        (str(deployment.id), schedule)
-        for deployment in client.read_deployments()
-        for schedule in deployment.schedules
-        if "pretrieve" in deployment.tags
+        (str(deployment.id), schedule) for deployment in our_deployments(client) for schedule in deployment.schedules
     ]
 
 

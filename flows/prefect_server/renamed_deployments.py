@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flows.prefect_server.api import ACTIVE
+from flows.prefect_server.our_deployments import our_deployments
 
 RENAMED = {
     ("reproduce", "cpu"): "reproduce", ("generate_queries", "cpu"): "generate-queries", ("pretrain", "cpu"): "pretrain",
@@ -20,7 +21,7 @@ def remove_renamed(client: Any, report: Callable[[str], None]) -> None:
 
     One whose runs are active stays until the next registration, since these runs could not be retried without it.
     """
-    ours = [row for row in client.read_deployments() if "pretrieve" in row.tags]
+    ours = our_deployments(client)
     current = {(row.entrypoint, row.name): row for row in ours}
     for earlier in ours:
         function = (earlier.entrypoint or "").partition(":")[2]

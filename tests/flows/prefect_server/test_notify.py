@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from flows.prefect_server.api import PAGE, Api
 from flows.prefect_server.automations import SILENT
 from flows.prefect_server.messages import Mail, Webhook, from_environment, recipients
 from flows.prefect_server.notify import Sent, ended_runs, message, notify, report_all
@@ -84,6 +85,7 @@ class Server:
     url = "http://127.0.0.1:4200/api"
     locked = False
     """Whether its database takes no labels."""
+    filter_all = Api.filter_all
 
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.runs = list(runs)
@@ -97,7 +99,8 @@ class Server:
             run["labels"] |= body
             return None
         kinds, tags = body["flow_runs"]["state"]["type"]["any_"], set(body["flow_runs"]["tags"]["all_"])
-        return [run for run in self.runs if run["state_type"] in kinds and tags <= set(run["tags"])]
+        matches = [run for run in self.runs if run["state_type"] in kinds and tags <= set(run["tags"])]
+        return matches[body["offset"] :][: body["limit"]]
 
 
 def run(kind: str = "FAILED", said: str = "line 3 of d.jsonl", **changed: Any) -> dict[str, Any]:
@@ -170,6 +173,12 @@ def test_successes_are_reported_on_request_only(hook: Any) -> None:
     assert [row["id"] for row in ended_runs(server, success=False)] == ["x"]
     assert {row["id"] for row in ended_runs(server, success=True)} == {RUN, "x"}
     assert "Retry" not in message(done, server.url)[1]
+
+
+def test_all_failed_runs_are_reported_where_the_server_answers_in_pages() -> None:
+    server: Any = Server(*(run(id=str(number)) for number in range(2 * PAGE + 1)))
+
+    assert [row["id"] for row in ended_runs(server, success=False)] == [row["id"] for row in server.runs]
 
 
 def test_a_run_that_may_be_alive_is_not_reported_yet() -> None:

@@ -20,6 +20,7 @@ import pytest
 
 import flows.prefect_server.register
 import flows.prefect_server.up
+from flows.prefect_server.api import PAGE
 from flows.prefect_server.down import down
 from flows.prefect_server.processes import running, start_moment
 from flows.prefect_server.services import ServicePaths
@@ -221,10 +222,12 @@ def test_runs_of_other_workers_on_the_same_store_continue(
 
 def test_a_schedule_is_switched_on_again_where_deploying_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = SimpleNamespace(id="s", slug="weekly", active=True, parameters={"recipe": "quickstart"})
-    deployment = SimpleNamespace(id="d", tags=["pretrieve"], schedules=[schedule])
+    others = [SimpleNamespace(id=str(number), tags=["pretrieve"], schedules=[]) for number in range(2 * PAGE)]
+    foreign = SimpleNamespace(id="f", tags=[], schedules=[])
+    deployments = [foreign, *others, SimpleNamespace(id="d", tags=["pretrieve"], schedules=[schedule])]
 
     class Client:
-        """Of Prefect's, with one deployment."""
+        """Of Prefect's, with more deployments than it gives at once."""
 
         def __enter__(self) -> Client:
             return self
@@ -235,8 +238,9 @@ def test_a_schedule_is_switched_on_again_where_deploying_fails(monkeypatch: pyte
         def create_work_pool(self, _: Any) -> None:
             pass
 
-        def read_deployments(self) -> list[Any]:
-            return [deployment]
+        def read_deployments(self, *, deployment_filter: Any, limit: int, offset: int) -> list[Any]:
+            of_the_tags = [row for row in deployments if set(deployment_filter.tags.all_) <= set(row.tags)]
+            return of_the_tags[offset:][:limit]
 
         def update_deployment_schedule(self, _: str, __: str, *, parameters: Any = None, **changes: Any) -> None:
             schedule.parameters = parameters or {}  # as the server does
