@@ -29,19 +29,20 @@ from storage.store.store import SCRATCH
 from storage.tables import Checkpoint, Passages, Queries, Table
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.finetuning.training_data import missing_passage
-from tasks.retrieval.shared_passages import TEXTS, share, share_passages, share_texts, shared_passages
+from tasks.retrieval.shared_passages import share_passages, share_texts, shared_passages, write_once
 from tasks.runtime.leftovers import is_intact, record
 from tasks.runtime.shard import Shard, ShardTask, load_once, part
+from tasks.runtime.work_folder import PASSAGE_TEXTS
 
 QUERIES_PER_PART = 128  # some 10,000 pairs with 64 passages per query; a finished part is never scored again
 PARTS_PER_SHARD = 8
-FOLDER = f"{SCRATCH}/pairs"
+FOLDER = Path(SCRATCH) / "pairs"
 PAIRS = pa.schema([("query", pa.int64()), ("passage", pa.int64()), ("number", pa.int64())])
 DISTINCT = """
-    CREATE TABLE different AS
+    CREATE TABLE distinct_pairs AS
     SELECT query, passage, min(number) AS number FROM pairs GROUP BY query, passage
     """
-ORDERED = "SELECT query, passage FROM different ORDER BY query, number"
+ORDERED = "SELECT query, passage FROM distinct_pairs ORDER BY query, number"
 
 
 def share_pairs(
@@ -61,7 +62,7 @@ def share_pairs(
             database.execute(DISTINCT)
             _write_pairs(folder, database.batches(ORDERED))
 
-    share(out, FOLDER, write)
+    write_once(out, FOLDER, write)
     starts = mapped_numbers(out / FOLDER / "starts", np.int64)
     num_parts = len(starts) - 1
     shards = []
@@ -133,7 +134,7 @@ class PairScorer:
     ) -> None:
         self.scorer, self.settings = Scorer(teacher, settings), settings
         self.teacher, self.queries, self.ids = teacher, queries, shared_passages(out)
-        self.texts = mapped_strings(out / TEXTS)
+        self.texts = mapped_strings(out / PASSAGE_TEXTS)
         files = (out / FOLDER / name for name in ("starts", "query", "passage"))
         self.starts, self.query_rows, self.passage_rows = (mapped_numbers(file, np.int64) for file in files)
 

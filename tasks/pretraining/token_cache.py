@@ -28,10 +28,10 @@ from storage.tables import Pairs
 from tasks.runtime import distributed
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
+from tasks.runtime.work_folder import TOKENS
 
 ROWS_PER_FILE = 100_000  # a kill loses some seconds of work; a billion rows are ten thousand files
 CHARACTERS_AT_A_TIME = 1_000_000  # reading and tokenising them takes some 120 MB
-SHARDS = Path("scratch") / "tokens"
 Rows = Sequence[int] | Ids
 
 
@@ -117,7 +117,7 @@ def tokenised(out: Path, pairs: Artifact[Pairs], tokenizer: Tokenizer, *, contex
     total, text = num_rows(pairs.path), pa.list_(pa.uint16() if tokenizer.vocab_size <= 2**16 else pa.uint32())
     schema = pa.schema({"text": text} | ({"queries": pa.list_(text), "passages": pa.list_(text)} if contexts else {}))
     spans = [(first, min(first + ROWS_PER_FILE, total)) for first in range(0, total, ROWS_PER_FILE)]
-    paths = {span: out / SHARDS / "{:012d}-{:012d}.arrow".format(*span) for span in spans}
+    paths = {span: out / TOKENS / "{:012d}-{:012d}.arrow".format(*span) for span in spans}
     own = [spans[number] for number in distributed.shard_of_rank(spans)]
     lacking = set(unfinished(out, [str(paths[span].relative_to(out)) for span in own]))
     missing = [span for span in own if str(paths[span].relative_to(out)) in lacking]

@@ -23,9 +23,10 @@ from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
 from tasks.pseudo_queries.generators.seq2seq_objective import Batch
 from tasks.pseudo_queries.generators.validation import Keep, Validation, ValidationPlan, summary
 from tasks.runtime.device import choose_device
+from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import print_line
 from tasks.stage import stage
-from tasks.training.checkpoints import STATE, newest_intact
+from tasks.training.checkpoints import newest_intact
 from tasks.training.epochs import rows_of_step
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
@@ -76,7 +77,7 @@ def finetune_generator(out: Path, start: Source, pairs: Source, *, settings: Gen
 
     if not validation.resumes(int(newest_intact(out) or 0)):
         print_line(f"{out.name}: the validation of an earlier epoch is damaged or incomplete; training starts again")
-        for leftover in (folder, out / STATE):
+        for leftover in (folder, out / CHECKPOINTS):
             shutil.rmtree(leftover, ignore_errors=True)
     fit(validation.objective, batch_of, max(plan.ends), out=out, settings=settings.fit, seed=settings.seed,
         probe=validation)  # fmt: skip

@@ -26,12 +26,13 @@ from storage.batched import portions
 from storage.files import write_atomically, writing
 from storage.generation_cache.cache import BUCKETS, hashes_within
 from storage.rows import num_rows, read_rows, write_table
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import Shard, part
 
-SORTED, COUNTS, JOINED = "scratch/by_prefix", "counts.json", "scratch/joined-????.parquet"
+SORTED, COUNTS, JOINED = f"{SCRATCH}/by_prefix", "counts.json", f"{SCRATCH}/joined-????.parquet"
 PREFIX_DIGITS = 4  # of a passage's hash, by which passages are counted and divided into shards
 PREFIXES_PER_BUCKET = 16**PREFIX_DIGITS // BUCKETS
 SORTED_AT_ONCE = 100_000  # passages in memory for sorting, fewer if they are long:
@@ -48,7 +49,7 @@ def shards(out: Path, passages: Artifact[Passages], size: int, ranges: Sequence[
     counts = np.array(_sorted_by_hash(out, passages))
     spans = [span for buckets in ranges for span in _spans(buckets, counts, size)]
     return [
-        Shard(number, int(counts[first : last + 1].sum()), [f"scratch/joined-{first:04x}.parquet"], [first, last])
+        Shard(number, int(counts[first : last + 1].sum()), [f"{SCRATCH}/joined-{first:04x}.parquet"], [first, last])
         for number, (first, last) in enumerate(spans)
     ]
 

@@ -18,8 +18,7 @@ from storage.store.store import SCRATCH
 from storage.tables import Passages
 from tasks.runtime import distributed
 from tasks.runtime.leftovers import record, unfinished
-
-INDEX, TEXTS = f"{SCRATCH}/passage_index", f"{SCRATCH}/passage_texts"
+from tasks.runtime.work_folder import PASSAGE_INDEX, PASSAGE_TEXTS
 
 
 def share_passages(out: Path, passages: Artifact[Passages], *, ordered: bool = True) -> MappedPassageIndex:
@@ -28,13 +27,13 @@ def share_passages(out: Path, passages: Artifact[Passages], *, ordered: bool = T
     Only with `ordered` it has the order of the ids, which ranks equal scores.
     """
     shutil.rmtree(out / SCRATCH / DERIVED, ignore_errors=True)  # its files are not recorded
-    share(out, INDEX, lambda folder: write_passage_index(folder, passages, ordered=ordered))
+    write_once(out, PASSAGE_INDEX, lambda folder: write_passage_index(folder, passages, ordered=ordered))
     return shared_passages(out)
 
 
 def shared_passages(out: Path) -> MappedPassageIndex:
     """Return the index of the passages, which `share_passages` has written for this stage."""
-    return MappedPassageIndex(out / INDEX)
+    return MappedPassageIndex(out / PASSAGE_INDEX)
 
 
 @contextlib.contextmanager
@@ -44,15 +43,15 @@ def temporary_index(passages: Artifact[Passages], *, ordered: bool = True) -> It
     It takes about 100 bytes a passage there. Only with `ordered` it has the order of the ids.
     """
     with tempfile.TemporaryDirectory(prefix="pretrieve-") as name:
-        folder = Path(name) / INDEX
+        folder = Path(name) / PASSAGE_INDEX
         write_passage_index(folder, passages, ordered=ordered)
         yield MappedPassageIndex(folder)
 
 
 def share_texts(out: Path, passages: Artifact[Passages]) -> pa.Array:
     """Return the texts of the passages, with titles; write them first, unless an earlier attempt of the stage has."""
-    share(out, TEXTS, lambda folder: write_passage_texts(folder, passages))
-    return mapped_strings(out / TEXTS)
+    write_once(out, PASSAGE_TEXTS, lambda folder: write_passage_texts(folder, passages))
+    return mapped_strings(out / PASSAGE_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Corpus:
             share_passages(out, passages, ordered=False)
             share_texts(out, passages)
         distributed.barrier()
-        return Corpus(passages, shared_passages(out), mapped_strings(out / TEXTS))
+        return Corpus(passages, shared_passages(out), mapped_strings(out / PASSAGE_TEXTS))
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Return the texts of passages as a model reads them, with their titles."""
@@ -86,8 +85,9 @@ class Corpus:
         return doc_ids
 
 
-def share(out: Path, name: str, write: Callable[[Path], None]) -> None:
+def write_once(out: Path, folder: Path, write: Callable[[Path], None]) -> None:
     """Write a folder for all processes of a stage, unless it is there with the bytes that were recorded."""
+    name = str(folder)
     if unfinished(out, [name]):
         building = out / f"{name}_unfinished"
         shutil.rmtree(building, ignore_errors=True)

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.files import sha256_of, write_atomically
-from storage.store.store import SCRATCH
+from tasks.runtime.work_folder import RECORDS
 from tasks.session import print_line
-
-RECORDS = Path(SCRATCH) / "records"
 
 
 def record(out: Path, *names: str, at: Path | None = None) -> None:

@@ -46,6 +46,7 @@ from tasks.runtime.heartbeat import (
 from tasks.runtime.rank_processes import KILLED, MEETING, Processes, die_with_parent
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.signals import unwind_on_sigterm
+from tasks.runtime.work_folder import CHECKPOINTS, PASSAGE_INDEX, PASSAGE_TEXTS, RECORDS, TOKENS
 from tasks.session import Execution, Session, execution, print_line, session
 
 JOB = "job.json"
@@ -187,11 +188,11 @@ def _run(job: Mapping[str, Any], rank: int, folder: Path, store: Path) -> None:
     if rank:
         out = folder / f"rank-{rank}"
         (out / SCRATCH).mkdir(parents=True)
-        for shared in ("training", "tokens", "records"):
-            (first / SCRATCH / shared).mkdir(parents=True, exist_ok=True)
-            (out / SCRATCH / shared).symlink_to(first / SCRATCH / shared, target_is_directory=True)
-        for written_by_first in ("passage_index", "passage_texts"):  # an empty folder would look like a damaged one
-            (out / SCRATCH / written_by_first).symlink_to(first / SCRATCH / written_by_first, target_is_directory=True)
+        for shared in (CHECKPOINTS, TOKENS, RECORDS):
+            (first / shared).mkdir(parents=True, exist_ok=True)
+            (out / shared).symlink_to(first / shared, target_is_directory=True)
+        for written_by_first in (PASSAGE_INDEX, PASSAGE_TEXTS):  # an empty folder would look like a damaged one
+            (out / written_by_first).symlink_to(first / written_by_first, target_is_directory=True)
     remote_call.call(job["call"], out, root=store)
 
 

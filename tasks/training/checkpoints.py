@@ -14,13 +14,12 @@ from torch.amp import GradScaler
 
 from models.model_files import check_fit, read_weights
 from storage.files import flush
-from storage.store.store import SCRATCH
 from tasks.runtime import distributed
 from tasks.runtime.leftovers import discard, is_intact, record
+from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import print_line
 from tasks.training.averaging import WeightAverage
 
-STATE = Path(SCRATCH) / "training"
 WEIGHTS, OPTIMISER, AVERAGE = "weights.safetensors", "optimiser.safetensors", "average.safetensors"
 SCALER, SCALING = "scaler", ("scale", "_growth_tracker")
 KEPT = 2  # checkpoints: if a disk damages the newest, only the minute since the one before is lost
@@ -35,7 +34,7 @@ def save_state(
     The folder is flushed, recorded and renamed before older ones are deleted, so that an intact checkpoint remains
     whenever the process is killed.
     """
-    folder, building = out / STATE, out / STATE / "building"
+    folder, building = out / CHECKPOINTS, out / CHECKPOINTS / "building"
     target = folder / f"{step:09d}"
     for remains in (building, target):
         shutil.rmtree(remains, ignore_errors=True)
@@ -53,11 +52,11 @@ def save_state(
         save_file({name: value.contiguous() for name, value in average.values.items()}, building / AVERAGE)
     for file in (*building.iterdir(), building):
         flush(file)
-    record(out, str(STATE / target.name), at=building)
+    record(out, str(CHECKPOINTS / target.name), at=building)
     os.rename(building, target)
     flush(folder)
     for older in _checkpoints(out)[:-KEPT]:
-        discard(out, str(STATE / older))
+        discard(out, str(CHECKPOINTS / older))
 
 
 def restore(
@@ -71,9 +70,9 @@ def restore(
     intact = newest_intact(out)
     damaged = [name for name in _checkpoints(out) if intact is None or name > intact]
     if intact is not None:
-        _load(out / STATE / intact, objective, optimiser, scaler)
+        _load(out / CHECKPOINTS / intact, objective, optimiser, scaler)
         if average is not None:
-            average.load(read_weights(out / STATE / intact / AVERAGE))
+            average.load(read_weights(out / CHECKPOINTS / intact / AVERAGE))
     distributed.barrier()
     if damaged and distributed.rank() == 0:
         after = (
@@ -83,13 +82,13 @@ def restore(
         )
         print_line(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
         for name in damaged:
-            discard(out, str(STATE / name))
+            discard(out, str(CHECKPOINTS / name))
     return int(intact or 0)
 
 
 def newest_intact(out: Path) -> str | None:
     """Return the name of the newest intact checkpoint below `out`, which is its step; None where there is none."""
-    return next((name for name in reversed(_checkpoints(out)) if is_intact(out, str(STATE / name))), None)
+    return next((name for name in reversed(_checkpoints(out)) if is_intact(out, str(CHECKPOINTS / name))), None)
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
@@ -107,7 +106,7 @@ def load_parameters(parameters: Mapping[str, nn.Parameter], values: Mapping[str,
 
 def _checkpoints(out: Path) -> list[str]:
     """Return the names of the checkpoints below `out`, the oldest first."""
-    return sorted(path.name for path in (out / STATE).glob("*") if path.name.isdigit())
+    return sorted(path.name for path in (out / CHECKPOINTS).glob("*") if path.name.isdigit())
 
 
 def _load(folder: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler) -> None:

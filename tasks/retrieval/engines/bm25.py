@@ -21,6 +21,7 @@ from storage.artifact import Artifact
 from storage.pseudo_queries import Alongside, kept_queries
 from storage.row_index import PassageIndex
 from storage.rows import num_rows, read_rows
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
 from tasks.retrieval.index import EngineSettings, describe
@@ -57,7 +58,7 @@ def build(
         raise TypeError("BM25 reads no vectors")
     if not unfinished(out, [str(LUCENE)]):
         return
-    building = out / "scratch" / "lucene"
+    building = out / SCRATCH / "lucene"
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir(parents=True)
     _write_lucene(building, expanded(passages, pseudo_queries))

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import PassageIndex
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded
 from tasks.retrieval.engines.bm25 import OPEN_INDEXES, Bm25, expanded, lists, modified
@@ -56,7 +57,7 @@ def build(
         raise TypeError("BM25 reads no vectors")
     if not unfinished(out, [str(INDEX)]):
         return
-    building = out / "scratch" / INDEX
+    building = out / SCRATCH / INDEX
     shutil.rmtree(building, ignore_errors=True)
     counts, vocabulary = term_counts(text for _, text in expanded(passages, pseudo_queries))
     index = _package().BM25(k1=settings.k1, b=settings.b, method="lucene", dtype="float64", backend="numba")

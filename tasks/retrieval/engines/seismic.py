@@ -24,6 +24,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.row_index import PassageIndex
+from storage.store.store import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights
@@ -80,7 +81,7 @@ def build(
     folder = vectors_folder(vectors, pseudo_queries, "lexical")
     if not unfinished(out, [str(INDEX)]):
         return
-    rows = out / "scratch" / "rows.bin"
+    rows = out / SCRATCH / "rows.bin"
     write_rows(rows, StoredVectors(folder, "lexical"))
     build_settings = settings.model_dump(exclude={"engine", "query_cut", "heap_factor", "refine"})
     with writing(out / INDEX) as temporary, _without_stdout():

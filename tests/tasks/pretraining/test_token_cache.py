@@ -18,8 +18,9 @@ from storage.rows import read_table, write_rows
 from storage.tables import Checkpoint, Pairs
 from tasks.pretraining import token_cache
 from tasks.pretraining.pretrain import Batches, choose_contexts
-from tasks.pretraining.token_cache import SHARDS, TokenCache, tokenised
+from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.runtime import distributed
+from tasks.runtime.work_folder import TOKENS
 from tasks.training.epochs import rows_of_step
 from tests.tasks.pretraining.test_pretrain import settings
 from tests.tiny import SPECIALS, WORDS, save_tokenizer, tiny_tokenizer
@@ -138,7 +139,7 @@ def test_what_is_whole_is_not_made_again(
             raise KeyboardInterrupt
         return pieces(texts)
 
-    folder = tmp_path / "killed" / SHARDS
+    folder = tmp_path / "killed" / TOKENS
     monkeypatch.setattr(tokenizer, "token_ids", breaking)
     with pytest.raises(KeyboardInterrupt):
         tokenised(tmp_path / "killed", pairs, tokenizer, contexts=True)
@@ -158,7 +159,7 @@ def test_processes_share_the_work(pairs: Artifact[Pairs], tmp_path: Path, monkey
 
     def second() -> None:
         """What the other process does while the first waits."""
-        counts.append(len(list((here / SHARDS).glob("0*.arrow"))))
+        counts.append(len(list((here / TOKENS).glob("0*.arrow"))))
         if len(counts) == 1:
             monkeypatch.setattr(distributed, "rank", lambda: 1)
             tokenised(here, pairs, tiny_tokenizer(), contexts=True)

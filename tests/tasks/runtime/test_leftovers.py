@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage.store.store import Store
-from tasks.runtime.leftovers import RECORDS, discard, is_intact, record, unfinished
+from tasks.runtime.leftovers import discard, is_intact, record, unfinished
 from tasks.runtime.shard import ShardJob, ShardTask, row_shards
 from tasks.runtime.shards import run_shards
+from tasks.runtime.work_folder import RECORDS
 from tasks.session import Execution, Session, session
 from tests.tasks.works import WorkSettings, files, write
 

@@ -21,14 +21,14 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.finetuning.train import Training, train
 from tasks.pretraining.pretrain import pretrain
-from tasks.pretraining.token_cache import SHARDS
 from tasks.runtime import distributed
 from tasks.runtime.rank_processes import PARENT
 from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
+from tasks.runtime.work_folder import CHECKPOINTS, TOKENS
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
-from tasks.training import checkpoints, loop
+from tasks.training import loop
 from tasks.training.grad_cache import split_into_chunks
 from tests import warm
 from tests.tasks import together
@@ -188,7 +188,7 @@ def test_a_training_of_two_is_that_of_one_and_goes_on_after_a_kill_to_the_same_b
     with session(current):
         with pytest.raises(ProcessFailed, match="was killed"):
             run_together(dying, killed, inputs, settings(6), current.store)
-        assert list((killed / checkpoints.STATE).glob("*2"))
+        assert list((killed / CHECKPOINTS).glob("*2"))
         run_together(train.body, killed, inputs, settings(6), current.store)
 
     assert (killed / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
@@ -204,8 +204,8 @@ def test_both_read_the_texts_that_one_has_tokenised(two: Session, tmp_path: Path
     pretrain.body(alone, *inputs, settings=wanted)
     run_together(pretrain.body, out, inputs, wanted, two.store)
 
-    (tokens,) = (out / SHARDS).iterdir()  # a single file is the second's
-    assert tokens.read_bytes() == (alone / SHARDS / tokens.name).read_bytes()
+    (tokens,) = (out / TOKENS).iterdir()  # a single file is the second's
+    assert tokens.read_bytes() == (alone / TOKENS / tokens.name).read_bytes()
     for line, other in zip(losses(alone), losses(out), strict=True):
         assert other == pytest.approx(line, rel=1e-4)
 

@@ -21,8 +21,9 @@ from tasks.runtime import distributed
 from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.signals import DeferredSigterm, unwind_on_sigterm
+from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import Execution, Session, session
-from tasks.training import checkpoints, optimiser
+from tasks.training import optimiser
 from tasks.training.loop import fit
 from tests import warm
 from tests.tasks import together
@@ -68,7 +69,7 @@ def last_step(out: Path) -> int:
 
 def saved_checkpoints(out: Path) -> list[str]:
     """Return the names of the checkpoints of a training, the newest last."""
-    return sorted(path.name for path in (out / checkpoints.STATE).glob("*"))
+    return sorted(path.name for path in (out / CHECKPOINTS).glob("*"))
 
 
 def test_a_training_ends_its_step_and_saves_and_goes_on_from_there(

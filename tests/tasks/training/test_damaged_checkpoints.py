@@ -13,9 +13,9 @@ from models.objective import Losses
 from models.retrievers.examples import Examples
 from models.tokens import pad
 from storage.store.store import Store
+from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import Execution, Session, session
 from tasks.training import loop
-from tasks.training.checkpoints import STATE
 from tasks.training.loop import Diverged, fit
 from tasks.training.optimiser import OptimisationSettings
 from tests.tasks.training.small_objectives import BrokenOff
@@ -101,8 +101,8 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, damage
     unbroken, _ = train(tmp_path / "unbroken")
     out = tmp_path / "broken"
     train(out, until=4)
-    assert sorted(path.name for path in (out / STATE).iterdir()) == ["000000003", "000000004"]
-    DAMAGES[damage](out / STATE / "000000004" / file)
+    assert sorted(path.name for path in (out / CHECKPOINTS).iterdir()) == ["000000003", "000000004"]
+    DAMAGES[damage](out / CHECKPOINTS / "000000004" / file)
 
     resumed, printed = train(out)
 
@@ -119,7 +119,7 @@ def test_where_no_checkpoint_is_intact_the_training_starts_anew(tmp_path: Path) 
     unbroken, _ = train(tmp_path / "unbroken")
     out = tmp_path / "broken"
     train(out, until=4)
-    for folder in (out / STATE).iterdir():
+    for folder in (out / CHECKPOINTS).iterdir():
         flipped(folder / "weights.safetensors", -1)
 
     resumed, printed = train(out)
@@ -132,7 +132,7 @@ def test_where_no_checkpoint_is_intact_the_training_starts_anew(tmp_path: Path) 
 
 def test_a_checkpoint_of_a_version_without_hashes_is_discarded_with_a_message(tmp_path: Path) -> None:
     out = tmp_path / "old"
-    folder = out / STATE / "000000002"
+    folder = out / CHECKPOINTS / "000000002"
     folder.mkdir(parents=True)
     save_file({"matrix": torch.zeros(3, 4), "bias": torch.zeros(3)}, folder / "weights.safetensors")
 
@@ -173,4 +173,4 @@ def test_weights_that_the_last_update_makes_infinite_are_not_published(tmp_path:
     with pytest.raises(Diverged, match=r"step 1 of 1: bias: infinite or not a number; lower the learning rate"):
         fit(built, batch_of, 1, out=tmp_path, settings=fitting, seed=3)
     assert not math.isfinite(built.bias.sum().item())
-    assert not (tmp_path / STATE).exists()
+    assert not (tmp_path / CHECKPOINTS).exists()

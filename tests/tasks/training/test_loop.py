@@ -17,7 +17,8 @@ from models.pretraining import RawBatch
 from models.retrievers.examples import Examples
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
-from tasks.training import checkpoints, loop
+from tasks.runtime.work_folder import CHECKPOINTS
+from tasks.training import loop
 from tasks.training.loop import Diverged, fit
 from tasks.training.optimiser import parameter_groups, schedule
 from tests.tasks.training.small_objectives import (
@@ -155,9 +156,9 @@ def test_a_half_written_checkpoint_is_no_checkpoint(
     unbroken = run(objective("ar"), batch_of, 4, tmp_path / "unbroken")
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     run(objective("ar"), batch_of, 2, tmp_path / "other")
-    state = tmp_path / "other" / checkpoints.STATE / "000000002"
+    state = tmp_path / "other" / CHECKPOINTS / "000000002"
 
-    half = tmp_path / "half" / checkpoints.STATE / "building"
+    half = tmp_path / "half" / CHECKPOINTS / "building"
     half.parent.mkdir(parents=True)
     state.rename(half)
     (half / "optimiser.safetensors").unlink()

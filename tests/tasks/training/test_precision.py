@@ -9,6 +9,7 @@ from safetensors import safe_open
 
 from models.tokens import Tokenizer
 from storage.artifact import key_of
+from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.training import checkpoints, loop
 from tasks.training.optimiser import OptimisationSettings
 from tests.tasks.pairs_of_words import SETTINGS as GENERATOR
@@ -27,7 +28,7 @@ def test_lower_precision_is_near_float32_and_resumes_exactly(
     monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     with pytest.raises(BrokenOff):
         run(objective("contrast"), Breaking(batch_of, 5), 6, tmp_path / "broken", fitting=fitting)
-    saved = tmp_path / "broken" / checkpoints.STATE / "000000004" / checkpoints.OPTIMISER
+    saved = tmp_path / "broken" / CHECKPOINTS / "000000004" / checkpoints.OPTIMISER
     with safe_open(saved, "pt") as file:
         assert ("scaler.scale" in file.keys()) == (precision == "float16")  # noqa: SIM118
     resumed = run(objective("contrast"), batch_of, 6, tmp_path / "broken", fitting=fitting)
