@@ -6,9 +6,6 @@ the pipe of a parent that is killed. It leaves Ctrl-C, SIGTERM and SIGHUP to its
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tasks.runtime.shard import ProcessFailed, Shard, ShardJob, request, write_shard_of_request
-from tasks.session import execution
+from tasks.runtime.worker_process import prepare_worker
 
 SHARDS_AHEAD = 2  # for each process, the one that it makes among them
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -65,28 +62,18 @@ def _requests(job: ShardJob, processes: int) -> list[dict[str, Any]]:
     """Return the request of each process: equal, except that each has its own GPU where GPUs are used."""
     requested = request(job)
     if not job.on_gpus:  # the processes are the parallelism
-        return [requested | {"execution": requested["execution"] | {"threads": 1}, "threads": 1}] * processes
+        return [requested | {"execution": requested["execution"] | {"threads": 1}}] * processes
     from tasks.runtime.device import devices_for
 
-    return [
-        requested | {"execution": requested["execution"] | {"device": device}, "threads": execution().threads}
-        for device in devices_for(processes)
-    ]
+    return [requested | {"execution": requested["execution"] | {"device": device}} for device in devices_for(processes)]
 
 
 def _begin(requests: Sequence[Mapping[str, Any]], alive: Connection, number: Any, rows: Any) -> None:
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
+    # Before the lock is taken, which another process that is killed may hold.
+    prepare_worker(alive, requests[0]["execution"]["threads"])
     with number.get_lock():
         _own.update(request=requests[number.value], rows=rows)
         number.value += 1
-    os.environ["RAYON_NUM_THREADS"] = str(_own["request"]["threads"])  # of tokenizers
-
-
-def _end_with_parent(alive: Connection) -> None:
-    alive.poll(None)
-    os._exit(1)
 
 
 def _make(shard: Shard) -> None:

@@ -8,12 +8,10 @@ and they leave Ctrl-C, SIGTERM and SIGHUP to their parent.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -25,6 +23,7 @@ from models.objective import Batch
 from storage.errors import UserError
 from tasks.machine import num_cores
 from tasks.runtime.shard import ProcessFailed
+from tasks.runtime.worker_process import prepare_worker
 from tasks.session import execution
 
 BATCHES_AHEAD = 2  # for each worker
@@ -46,7 +45,7 @@ def prefetch(batch_of: BatchOf, steps: range, *, workers: int, pinned: bool = Fa
     alive, parent = context.Pipe(duplex=False)
     loader: DataLoader[Any] = DataLoader(
         StepsOf(batch_of), batch_size=None, sampler=steps, num_workers=workers, collate_fn=_unchanged,
-        pin_memory=pinned, worker_init_fn=EndWithParent(alive), multiprocessing_context=context,
+        pin_memory=pinned, worker_init_fn=partial(_begin, alive), multiprocessing_context=context,
         prefetch_factor=BATCHES_AHEAD, generator=torch.Generator(),  # so that the global one is left as it is
     )  # fmt: skip
     batches: Any = iter(loader)
@@ -107,21 +106,8 @@ class StepsOf(Dataset[Any]):
             return Failure(str(error))
 
 
-@dataclass(frozen=True)
-class EndWithParent:
-    """Prepares a worker: one thread, no signals of the terminal, and an end with its parent."""
-
-    alive: Connection
-
-    def __call__(self, worker: int) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        os.environ["RAYON_NUM_THREADS"] = "1"  # of tokenizers
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        self.alive.poll(None)
-        os._exit(1)
+def _begin(alive: Connection, worker: int) -> None:
+    prepare_worker(alive, threads=1)
 
 
 def _raise_failure(batch: Batch | Failure) -> Batch:
