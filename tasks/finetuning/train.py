@@ -17,7 +17,6 @@ from models.retrievers.came import Competition
 from models.retrievers.examples import Examples, known_positives
 from models.retrievers.objective import Distillation, Finetuning, Flops
 from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.retriever import View as View
 from models.retrievers.towers import QUERY
 from models.retrievers.views.dense import Settings as Dense
 from models.retrievers.views.late import marker_ids
@@ -28,7 +27,7 @@ from storage.errors import UserError
 from storage.files import writing_files
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
-from tasks.finetuning.teacher_scores import Teacher as Teacher
+from tasks.finetuning.teacher_scores import Teacher
 from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import Backbone, check_retriever, untrained
 from tasks.retrieval.encode import Encoding, check_below

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 
 from models import backbones
 from models.model_files import read_weights
-from models.representation import Pooling
 from models.retrievers.bi_encoder import POOLING, load_pooling, save_pooling
 from models.retrievers.retriever import SETTINGS, WEIGHTS, RetrieverSettings, read_settings
 from models.retrievers.sentence_transformer_files import CONFIG, MODULES, TRANSFORMER_CONFIGS
@@ -66,7 +65,7 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
         return Exported(None, reason)
     pooling, hidden_size = load_pooling(folder), backbones.sizes(folder).hidden_size
     in_pylate = pylate_layout.fits(settings, lengths)
-    after = _after_encoder(folder, settings, pooling) if not in_pylate else [_projection(folder, "late", "PyLateDense")]
+    after = _after_encoder(folder, settings) if not in_pylate else [_projection(folder, "late", "PyLateDense")]
     modules = [Module("Transformer", ""), *after]
     if has_two_encoders:
         modules[0] = Module("Router", "")
@@ -83,7 +82,7 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
     return Exported(name, in_pylate=in_pylate)
 
 
-def _after_encoder(folder: Path, settings: RetrieverSettings, pooling: Pooling) -> list[Module]:
+def _after_encoder(folder: Path, settings: RetrieverSettings) -> list[Module]:
     """Write the files of the modules after the encoder, and return their entries."""
     if settings.lexical:
         return lexical_modules(folder)
@@ -99,7 +98,7 @@ def _after_encoder(folder: Path, settings: RetrieverSettings, pooling: Pooling) 
 
 
 def _package_configuration(name: str, settings: RetrieverSettings) -> dict[str, Any]:
-    similarity = {"SparseEncoder": "dot", "MultiVectorEncoder": "maxsim"}.get(name, "dot")
+    similarity = "maxsim" if name == "MultiVectorEncoder" else "dot"
     if settings.normalises:
         similarity = "cosine"  # equal to the inner product, also after the package has truncated vectors
     query, passage = (settings.prompts.query, settings.prompts.passage) if settings.prompts else ("", "")

@@ -26,8 +26,7 @@ from tasks.training.checkpoints import restore, save_state
 from tasks.training.compilation import compile_layers
 from tasks.training.frozen import Frozen
 from tasks.training.grad_cache import gradients
-from tasks.training.interval import Diverged as Diverged
-from tasks.training.interval import Interval
+from tasks.training.interval import Diverged, Interval
 from tasks.training.metrics_log import MetricsLogger, NullLogger
 from tasks.training.optimiser import OptimisationSettings, Optimiser
 from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread

@@ -27,7 +27,8 @@ from storage.tables import (
     Table,
     TeacherScores,
 )  # fmt: skip
-from tasks.finetuning.train import Batches, Teacher, Training, check, train
+from tasks.finetuning.teacher_scores import Teacher
+from tasks.finetuning.train import Batches, Training, check, train
 from tasks.pretraining.initialise import Backbone, initialise
 from tasks.pretraining.pretrain import Pretraining, pretrain
 from tasks.retrieval.encode import Encoding

@@ -16,7 +16,8 @@ from storage.store.store import Store
 from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import Execution, Session, session
 from tasks.training import loop
-from tasks.training.loop import Diverged, fit
+from tasks.training.interval import Diverged
+from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
 from tests.tasks.training.small_objectives import BrokenOff
 

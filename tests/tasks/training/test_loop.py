@@ -19,7 +19,8 @@ from models.row_random import RowRandom
 from models.tokens import Tokenizer
 from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.training import loop
-from tasks.training.loop import Diverged, fit
+from tasks.training.interval import Diverged
+from tasks.training.loop import fit
 from tasks.training.optimiser import parameter_groups, schedule
 from tests.tasks.training.small_objectives import (
     FITTING,
