@@ -35,7 +35,7 @@ from storage.files import write_atomically
 from storage.store.store import Store
 from storage.tables import Passages, Queries, Run
 from tasks.report.page.statistics import intervals
-from tasks.retrieval.encode import Encoding, reads
+from tasks.retrieval.encode import Encoding, views_and_max_tokens
 from tasks.retrieval.engines.exact import Exact
 from tasks.retrieval.fuse import Fusion, fuse
 from tasks.session import Execution, Session, session
@@ -119,7 +119,7 @@ def _cpu_seconds(request: Request, store: Store) -> int:
 
 def _retriever(name: str, store: Store) -> Retriever:
     _, _, model = by_name(name, store)
-    views, most = reads(model.path)
+    views, most = views_and_max_tokens(model.path)
     return Retriever(model, views, max_tokens=most)
 
 

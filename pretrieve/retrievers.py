@@ -20,7 +20,7 @@ from storage.artifact import Manifest, Source
 from storage.errors import UserError, quoted
 from storage.store.store import Store as OpenStore
 from storage.vectors import Encoded
-from tasks.retrieval.encode import Model, TextEncoder, reads
+from tasks.retrieval.encode import Model, TextEncoder, views_and_max_tokens
 from tasks.retrieval.interactive import Answer, Searched
 from tasks.retrieval.open_searches import OpenSearches
 from tasks.session import Session, session
@@ -39,7 +39,7 @@ class LoadedRetriever:
     def __init__(self, model: Model, name: str, store: OpenStore, index: Path | None = None) -> None:
         self.name = name
         """A key, a folder or a hub name."""
-        self.views, self.max_tokens = reads(model.path)
+        self.views, self.max_tokens = views_and_max_tokens(model.path)
         self._model, self._store, self._index = model, store, index
         self._encoder: TextEncoder | None = None
         self._searches = OpenSearches(store)

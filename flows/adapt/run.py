@@ -38,7 +38,7 @@ from storage.rows import read_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import PseudoQueries
-from tasks.retrieval.encode import reads
+from tasks.retrieval.encode import views_and_max_tokens
 from tasks.retrieval.stated_model import stated_model
 
 
@@ -105,10 +105,10 @@ def adapt(
 def start_of(request: Request) -> recipes.Start:
     """Return the start with what it reads. Raises UserError for a model that is no dense bi-encoder."""
     folder = sources.weights(request.start).path
-    views, max_tokens = reads(folder)
+    views, max_tokens = views_and_max_tokens(folder)
     if views != ("dense",):
         raise UserError(f"--start {request.start}: expected one dense vector, found {' + '.join(views)}; name another")
-    most = reads(sources.weights(request.teacher).path)[1] if request.teacher else max_tokens
+    most = views_and_max_tokens(sources.weights(request.teacher).path)[1] if request.teacher else max_tokens
     return recipes.Start(request.start, stated_model(folder), max_tokens, request.teacher, most)
 
 

@@ -15,7 +15,7 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Checkpoint
-from tasks.retrieval.encode import Model, reads
+from tasks.retrieval.encode import Model, views_and_max_tokens
 from tasks.runtime.device import Precision
 
 BM25, PACKAGE = "bm25", "package:"
@@ -50,7 +50,7 @@ def named_system(argument: str, suite: Suite, store: Store) -> NamedSystem:
         settings = suite.bm25
         return NamedSystem(name or BM25, f"Lucene's BM25 (k1 {settings.k1}, b {settings.b})", Bm25System(settings))
     short, full, checkpoint = by_name(model, store)
-    views, max_tokens = reads(checkpoint.path)
+    views, max_tokens = views_and_max_tokens(checkpoint.path)
     description = f"{full}: {' + '.join(views)}, reads {max_tokens:,} tokens at most"
     precision = recipe_precision(checkpoint, store) if isinstance(checkpoint, Artifact) else None
     system = Retriever(checkpoint, views, max_tokens=max_tokens, precision=precision)

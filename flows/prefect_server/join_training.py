@@ -35,8 +35,8 @@ def join(folder: Path) -> None:
         while True:
             for job, execution in _jobs(store):
                 pulse = pulses.setdefault(job, RemoteHost(job, 0))
-                pulse.look()
-                if pulse.beats and job not in finished and (slot := claim_free_slot(job, execution.hosts)):
+                pulse.refresh()
+                if pulse.is_alive and job not in finished and (slot := claim_free_slot(job, execution.hosts)):
                     finished.add(job)
                     take_part(job, execution, store, slot)
             time.sleep(SECONDS_BETWEEN_BEATS)
@@ -73,7 +73,7 @@ def _ended(processes: Processes, slot: HostSlot, first: RemoteHost) -> str:
     try:
         while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
             slot.beat()
-            first.look()
+            first.refresh()
             if first.has_stopped:
                 processes.kill()
                 return f"host {first.host}, which runs the stage, was lost"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tasks.report.page.lineage_graph import as_image, drawing, made_of, named, standalone
+from tasks.report.page.lineage_graph import as_image, drawing, input_rows, named, standalone
 from tasks.report.page.statistics import headline_rows
 from tasks.runtime.formatting import duration
 from tasks.runtime.prefect_progress import best_effort
@@ -107,6 +107,6 @@ def lineage(recipe: str, done: Sequence[Done]) -> str:
         f"| {row} | {named(stage)} | {', '.join(str(source + 1) for source in sources)} | `{stage.key[:8]}` "
         f"| {'cached' if stage.cached else 'built'} | {duration(stage.seconds)} "
         f"| {'' if stage.rows is None else f'{stage.rows:,}'} |"
-        for row, (stage, sources) in enumerate(zip(done, made_of(done), strict=True), 1)
+        for row, (stage, sources) in enumerate(zip(done, input_rows(done), strict=True), 1)
     ]
     return "\n".join(lines) + "\n"

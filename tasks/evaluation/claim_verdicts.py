@@ -99,23 +99,24 @@ class SystemComparison:
 
 
 def compare_systems(
-    arm: str, than: str, mine: Sequence[Values], theirs: Sequence[Values], in_turn: Sequence[int] | None = None
-) -> SystemComparison:
+    arm: str, than: str, values: Sequence[Values], baseline_values: Sequence[Values],
+    in_turn: Sequence[int] | None = None,
+) -> SystemComparison:  # fmt: skip
     """Return the comparison of two systems; `with_verdicts` adds the correction for its family.
 
     Values are by seed and query, or with folds by seed and cluster of queries in each fold, whose value is a mean.
     Where each fold has one run, `in_turn` has the seed of each.
     """
-    ours, other = np.stack(mine), np.stack(theirs)
-    if ours.shape != other.shape:
-        raise UserError(f"{arm} and {than}: expected the same runs and queries, found {ours.shape} and {other.shape}")
-    difference, by_seed = mean_difference(ours - other), _means_of_seeds(ours - other, in_turn)
+    own, baseline = np.stack(values), np.stack(baseline_values)
+    if own.shape != baseline.shape:
+        raise UserError(f"{arm} and {than}: expected the same runs and queries, found {own.shape} and {baseline.shape}")
+    difference, by_seed = mean_difference(own - baseline), _means_of_seeds(own - baseline, in_turn)
     low, high = difference.interval()
     return SystemComparison(
-        arm, than, values=(float(ours.mean()), float(other.mean())),
+        arm, than, values=(float(own.mean()), float(baseline.mean())),
         by_seed=by_seed.tolist(), difference=difference, low=low, high=high,
         p=difference.p(), p_seeds=_p_of_seeds(by_seed),
-        p_randomisation=randomisation_test(*(values.mean(-2).ravel() for values in (ours, other)),
+        p_randomisation=randomisation_test(*(side.mean(-2).ravel() for side in (own, baseline)),
                                            resamples=RESAMPLES, seed=SEED),
     )  # fmt: skip
 
@@ -208,13 +209,13 @@ def compare_costs(
     The interval is that of the mean logarithm of the ratios. A seed counts once, by its mean over folds, which may
     share its pre-training. Costs are not part of Holm's family: they are few values that hardly vary.
     """
-    mine, theirs = (np.asarray(values, dtype=np.float64) for values in seconds)
-    of_run, of_seed = np.log(mine / theirs), np.asarray(seeds)
+    own, baseline = (np.asarray(values, dtype=np.float64) for values in seconds)
+    of_run, of_seed = np.log(own / baseline), np.asarray(seeds)
     logs = np.array([of_run[of_seed == seed].mean() for seed in dict.fromkeys(seeds)])
     half = 0.0 if len(logs) < 2 else quantile(0.975, len(logs) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(logs))
     low, ratio, high = (math.exp(float(logs.mean()) + offset) for offset in (-half, 0.0, half))
     verdict: Verdict = "inconclusive"
     if len(logs) > 1 and (high < 1 or low > 1):
         verdict = "supported" if high < 1 else "contradicted"
-    means = float(mine.mean()), float(theirs.mean())
+    means = float(own.mean()), float(baseline.mean())
     return CostComparison(arm, than, (), (0, 0), means, flops, ratio, low, high, verdict)

@@ -102,7 +102,7 @@ def opened(folder: Path) -> LoadedRetriever:
         raise UserError(f"not a retriever that can be read: {error}") from None
 
 
-def reads(folder: Path) -> tuple[tuple[str, ...], int]:
+def views_and_max_tokens(folder: Path) -> tuple[tuple[str, ...], int]:
     """Return the views of a folder's retriever, and the maximum number of tokens of a text."""
     try:
         return load.read_settings(folder).views, load.max_tokens(folder)

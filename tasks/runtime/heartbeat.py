@@ -1,7 +1,7 @@
 """Hosts that train one model together: how they meet, and how each sees that the others live.
 
-All share the store. In the folder of a job each host has a place, a file `host-N` that it changes every few seconds:
-place 0 is of the host that runs the stage, the others are of those that come first. A file that does not change any
+All share the store. In the folder of a job each host has a slot, a file `host-N` that it changes every few seconds:
+slot 0 is of the host that runs the stage, the others are of those that come first. A file that does not change any
 more is of a host that is lost; a host that leaves in order removes its own.
 """
 
@@ -89,7 +89,7 @@ class HostSlot:
         """Take the slot. Raises `FileExistsError` where another has it."""
         self.number, self._path, self._count = number, folder / f"host-{number}", 0
         with self._path.open("x") as file:
-            file.write(self._said())
+            file.write(self._content())
 
     def beat(self) -> None:
         """Report that this host lives. Raises `FileNotFoundError` when the job is over.
@@ -99,7 +99,7 @@ class HostSlot:
         self._count += 1
         descriptor = os.open(self._path, os.O_WRONLY)  # a file that is gone must not come back
         try:
-            os.pwrite(descriptor, self._said().encode(), 0)
+            os.pwrite(descriptor, self._content().encode(), 0)
         finally:
             os.close(descriptor)
 
@@ -107,7 +107,7 @@ class HostSlot:
         """Release the slot."""
         self._path.unlink(missing_ok=True)
 
-    def _said(self) -> str:
+    def _content(self) -> str:
         return f"{socket.gethostname()} {os.getpid()} {self._count}\n"
 
 
@@ -124,20 +124,20 @@ class RemoteHost:
 
     def __init__(self, folder: Path, number: int) -> None:
         self._path, self._since = folder / f"host-{number}", time.monotonic()
-        self._said = self._read()
-        self.host = self._said.partition(" ")[0]
-        self.beats = False
+        self._content = self._read()
+        self.host = self._content.partition(" ")[0]
+        self.is_alive = False
 
-    def look(self) -> None:
-        """Note whether the slot's content has changed since the last look."""
-        if (said := self._read()) != self._said:
-            self.beats, self._said, self._since = bool(said and self._said), said, time.monotonic()
-            self.host = said.partition(" ")[0] or self.host
+    def refresh(self) -> None:
+        """Read the slot, and note whether its content has changed."""
+        if (content := self._read()) != self._content:
+            self.is_alive, self._content, self._since = bool(content and self._content), content, time.monotonic()
+            self.host = content.partition(" ")[0] or self.host
 
     @property
     def is_taken(self) -> bool:
         """Return whether a host has this number."""
-        return bool(self._said)
+        return bool(self._content)
 
     @property
     def has_stopped(self) -> bool:
@@ -166,7 +166,7 @@ class HostMonitor:
         """
         self._own.beat()
         begun = (self._folder / STARTED).exists()
-        self._see_who_is_lost(begun)
+        self._raise_if_lost(begun)
         if not begun and time.monotonic() - self._since > SECONDS_UNTIL_ALL_JOINED:
             joined = 1 + sum(other.is_taken for other in self._others)
             raise UserError(
@@ -175,16 +175,16 @@ class HostMonitor:
                 "or wait for fewer"
             )
 
-    def ask_who_is_lost(self) -> None:
+    def wait_until_others_leave(self) -> None:
         """Wait, after a failure, until every other host has left; raise if one is lost."""
         while any(other.is_taken for other in self._others):
             self._own.beat()
-            self._see_who_is_lost(False)
+            self._raise_if_lost(False)
             time.sleep(SECONDS_BETWEEN_BEATS / 3)
 
-    def _see_who_is_lost(self, begun: bool) -> None:
+    def _raise_if_lost(self, begun: bool) -> None:
         for other in self._others:
-            other.look()
+            other.refresh()
             if other.has_stopped and (other.is_taken or begun):
                 raise HostLost(
                     f"host {other.host} was lost: it has not been heard of in the store for "

@@ -21,10 +21,10 @@ from storage.store.store import Store
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 
-TO_SAVE = 120  # seconds in which processes that receive SIGTERM must have ended their step and saved a checkpoint
+SECONDS_TO_SAVE = 120  # in which processes that receive SIGTERM must have ended their step and saved a checkpoint
 SECONDS_BETWEEN_LOOKS = 0.1
 PARENT = "PRETRIEVE_PARENT"  # the process that a process must not outlive
-MEETING = "PRETRIEVE_MEETING"  # the file in which the processes of one host meet
+RENDEZVOUS_FILE = "PRETRIEVE_MEETING"  # the file in which the processes of one host meet
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 KILLED = "killed"  # a file in the job's folder: a process was ended from outside
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -34,7 +34,7 @@ class Processes:
     """This host's processes of a job. They end when this process does, even by `kill -9`."""
 
     def __init__(self, folder: Path, store: Store, slot: int) -> None:
-        """Start them, for this host's place among the hosts."""
+        """Start them, for this host's slot among the hosts."""
         self._folder, self._all, self._ended = folder, list[subprocess.Popen[bytes]](), False
         # Local, since a shared file system may have no locks; and closed to other users.
         self._meeting = tempfile.TemporaryDirectory(prefix="pretrieve-")
@@ -73,7 +73,7 @@ class Processes:
                 running = [process for process in self._all if process.poll() is None]
                 for process in running:
                     process.terminate()
-                deadline = time.monotonic() + TO_SAVE
+                deadline = time.monotonic() + SECONDS_TO_SAVE
                 for process in running:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         code = process.wait(max(0.0, deadline - time.monotonic()))
@@ -106,7 +106,7 @@ def _environment(slot: int, number: int, meeting: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "PYTHONSAFEPATH": "1",  # else `-m` looks in the working folder first
         PARENT: str(os.getpid()),
-        MEETING: str(meeting),
+        RENDEZVOUS_FILE: str(meeting),
         "RANK": str(slot * wanted.processes + number),
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(wanted.hosts * wanted.processes),

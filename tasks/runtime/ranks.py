@@ -43,7 +43,7 @@ from tasks.runtime.heartbeat import (
     listen,
     rendezvous_address,
 )
-from tasks.runtime.rank_processes import KILLED, MEETING, Processes, die_with_parent
+from tasks.runtime.rank_processes import KILLED, RENDEZVOUS_FILE, Processes, die_with_parent
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.signals import unwind_on_sigterm
 from tasks.runtime.work_folder import CHECKPOINTS, PASSAGE_INDEX, PASSAGE_TEXTS, RECORDS, TOKENS
@@ -74,7 +74,7 @@ def run_together(
         }  # fmt: skip
         write_atomically(folder / JOB, json.dumps(job))
         if meeting:
-            _say_where_to_join(store)
+            _print_how_to_join(store)
         processes = Processes(folder, store, 0)
         try:
             completed = _wait(processes, meeting)
@@ -86,7 +86,7 @@ def run_together(
             processes.end()
         if not completed:
             if meeting:
-                meeting.ask_who_is_lost()
+                meeting.wait_until_others_leave()
             _raise(folder, wanted.processes * wanted.hosts)
 
 
@@ -98,7 +98,7 @@ def _wait(processes: Processes, meeting: HostMonitor | None) -> bool:
     return completed
 
 
-def _say_where_to_join(store: Store) -> None:
+def _print_how_to_join(store: Store) -> None:
     wanted = execution()
     print_line(
         f"  waiting at {wanted.rendezvous} for {wanted.hosts - 1} of {wanted.hosts} hosts; on each of them run: "
@@ -172,7 +172,7 @@ def _meeting_store(wanted: Execution, rank: int, size: int) -> Any:
 
     stores: Any = torch.distributed  # its stubs leave them out
     if wanted.hosts == 1:
-        return stores.FileStore(os.environ[MEETING], size)
+        return stores.FileStore(os.environ[RENDEZVOUS_FILE], size)
     host, port = rendezvous_address(wanted)
     # Longer than the first host's own patience, which has the better message.
     patience = timedelta(seconds=SECONDS_UNTIL_ALL_JOINED + 60)

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
 from tasks.pseudo_queries.generators.load_model import ModelSource, check_length, first, open_model, open_tokenizer
-from tasks.pseudo_queries.generators.shared_cross_attention import Reading, reading, share
+from tasks.pseudo_queries.generators.shared_cross_attention import Reading, enable_shared_cross_attention, reading
 
 READ_SHARE = 0.75  # with fewer texts that a row still reads, the others are dropped
 
@@ -88,7 +88,7 @@ class Seq2Seq:
         self.device, self.prefix, self.max_tokens = source.device, prefix, max_tokens
         self.tokenizer = open_tokenizer(checkpoint)
         self.model = open_model(source)
-        self.shares = share(self.model.get_decoder())
+        self.shares = enable_shared_cross_attention(self.model.get_decoder())
         check_length(checkpoint, self.model.get_encoder().config, max_tokens, "input_max_tokens")
         check_length(checkpoint, self.model.get_decoder().config, max_new_tokens + 1, "max_new_tokens + 1")
         settings, config = self.model.generation_config, self.model.config

@@ -38,7 +38,7 @@ class Reading:
 _reading: contextvars.ContextVar[Reading | None] = contextvars.ContextVar("reading", default=None)
 
 
-def share(decoder: Any) -> bool:
+def enable_shared_cross_attention(decoder: Any) -> bool:
     """Make a decoder share cross-attention; return False if it does not use `scaled_dot_product_attention`."""
     if decoder.config._attn_implementation != "sdpa":
         return False

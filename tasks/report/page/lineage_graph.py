@@ -39,7 +39,7 @@ class Lane:
     """The rows of the stages that read it, rising."""
 
 
-def made_of(done: Sequence[Done]) -> list[list[int]]:
+def input_rows(done: Sequence[Done]) -> list[list[int]]:
     """Return for each stage the rows of the stages whose artifacts it reads."""
     rows = {stage.reference: row for row, stage in enumerate(done)}
     return [sorted({rows[reference] for reference in flat(stage.inputs) if reference in rows}) for stage in done]
@@ -54,18 +54,18 @@ def flat(inputs: Sequence[Any]) -> Iterator[str]:
 def lanes(sources: Sequence[Sequence[int]]) -> list[Lane]:
     """Return a line for each artifact that a stage reads, in the first column that is free in all its rows."""
     free_from: list[int] = []  # by column, the row from which on it is free
-    lanes = []
+    lines = []
     for built_in in range(len(sources)):
         if read := [row for row, inputs in enumerate(sources) if built_in in inputs]:
             column = next((column for column, row in enumerate(free_from) if row <= built_in), len(free_from))
             free_from[column:] = [read[-1], *free_from[column + 1 :]]
-            lanes.append(Lane(column, built_in, read))
-    return lanes
+            lines.append(Lane(column, built_in, read))
+    return lines
 
 
 def drawing(done: Sequence[Done]) -> str:
     """Return the lineage as SVG for a page that has the style of its classes."""
-    lines = lanes(made_of(done))
+    lines = lanes(input_rows(done))
     nodes = LANE * (2 + max((line.column for line in lines), default=0))  # where the stages' dots stand
     words = nodes + 28
     keys = words + LETTER * max((len(named(stage)) for stage in done), default=0) + 10

@@ -11,7 +11,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.prefect_server.ui_artifacts import lineage, measured_on, metrics_table, show_lineage
-from tasks.report.page.lineage_graph import Lane, drawing, lanes, made_of
+from tasks.report.page.lineage_graph import Lane, drawing, input_rows, lanes
 from tasks.session import Done
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -61,11 +61,11 @@ def test_the_description_says_what_was_measured_on_and_whose_numbers_stand_there
 
 
 def test_each_stage_is_known_by_the_rows_of_what_it_was_made_of() -> None:
-    assert made_of(RUN) == [[], [0], [1], [1], [2, 3]]
+    assert input_rows(RUN) == [[], [0], [1], [1], [2, 3]]
 
 
 def test_a_line_goes_from_the_maker_to_the_last_reader_in_the_first_free_column() -> None:
-    assert lanes(made_of(RUN)) == [Lane(0, 0, [1]), Lane(0, 1, [2, 3]), Lane(1, 2, [4]), Lane(0, 3, [4])]
+    assert lanes(input_rows(RUN)) == [Lane(0, 0, [1]), Lane(0, 1, [2, 3]), Lane(1, 2, [4]), Lane(0, 3, [4])]
 
 
 def test_the_drawing_has_a_row_for_each_stage_and_shows_what_was_built() -> None:

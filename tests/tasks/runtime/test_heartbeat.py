@@ -257,18 +257,18 @@ def test_places_are_taken_once_and_a_pulse_is_a_change(tmp_path: Path, monkeypat
     assert claim_free_slot(tmp_path / "gone", 3) is None
 
     pulse = RemoteHost(tmp_path, 0)
-    pulse.look()
-    assert not pulse.beats
+    pulse.refresh()
+    assert not pulse.is_alive
     first.beat()
-    pulse.look()
-    assert pulse.beats
+    pulse.refresh()
+    assert pulse.is_alive
     assert not pulse.has_stopped
     monkeypatch.setattr(heartbeat, "SECONDS_UNTIL_LOST", 0.0)
-    pulse.look()
+    pulse.refresh()
     assert pulse.has_stopped
 
     first.leave()
-    pulse.look()
+    pulse.refresh()
     assert not pulse.is_taken
     with pytest.raises(FileNotFoundError):
         first.beat()

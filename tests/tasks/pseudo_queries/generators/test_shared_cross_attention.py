@@ -12,7 +12,7 @@ from transformers import BertTokenizer
 
 from tasks.pseudo_queries.generators.load_model import ModelSource, open_config
 from tasks.pseudo_queries.generators.seq2seq import Seq2Seq, Seq2SeqState
-from tasks.pseudo_queries.generators.shared_cross_attention import share
+from tasks.pseudo_queries.generators.shared_cross_attention import enable_shared_cross_attention
 from tests.tasks.pseudo_queries.generators.test_sampler import bart, bert_to_bert
 from tests.tiny import SPECIALS, tiny_t5
 
@@ -67,11 +67,11 @@ def test_a_decoder_that_attends_otherwise_has_rows_of_their_own(generator: Seq2S
     model: Any = generator.model
     model.set_attn_implementation("eager")
     apart = Seq2Seq.__new__(Seq2Seq)
-    apart.__dict__.update(generator.__dict__, shares=share(model.get_decoder()))
+    apart.__dict__.update(generator.__dict__, shares=enable_shared_cross_attention(model.get_decoder()))
 
     assert not apart.shares
     for one, other in zip(together, logits(apart), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     model.set_attn_implementation("sdpa")
-    generator.shares = share(model.get_decoder())
+    generator.shares = enable_shared_cross_attention(model.get_decoder())
     assert generator.shares
