@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -95,11 +96,12 @@ class Grid:
 
     @property
     def command(self) -> str:
-        """The command that resumes the matrix."""
-        recipes = list(dict.fromkeys(variant.recipe for variant in self.variants))
-        options = [f"--vary '{vary}'" for vary in self.vary] + [f"--set '{change}'" for change in self.changes]
+        """The command that runs the matrix, as a shell reads it."""
+        recipes = dict.fromkeys(variant.recipe for variant in self.variants)
+        options = [part for vary in self.vary for part in ("--vary", vary)]
+        options += [part for change in self.changes for part in ("--set", change)]
         seeds = ",".join(map(str, self.seeds))
-        return " ".join(["pretrieve matrix", *recipes, f"--seeds {seeds}", *options, f"--name {self.name}"])
+        return shlex.join(["pretrieve", "matrix", *recipes, "--seeds", seeds, *options, "--name", self.name])
 
 
 def grid_of(

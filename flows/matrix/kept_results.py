@@ -29,7 +29,7 @@ def kept(folder: Path) -> Content:
     matrix: Content = json.loads((folder / "matrix.json").read_text())
     missing = [cell for cell in matrix["cells"] if cell["state"] != "complete"]
     if missing:
-        raise UserError(f"{folder}: {len(missing)} runs are not complete; run again: {matrix['command']}")
+        raise UserError(f"{folder}: {len(missing)} runs are not complete; run again: {matrix['resume']}")
     reports = [json.loads((folder / cell["page"]).with_suffix(".json").read_text()) for cell in matrix["cells"]]
     recipe, rows = reports[0]["recipe"], reports[0]["rows"]
     names = ("name", "command", "seeds", "variants", "metric", "mains")

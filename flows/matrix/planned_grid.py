@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,6 +52,11 @@ class PlannedGrid:
     def attempts(self) -> Attempts[Cell]:
         """The states of its runs, and what comes next."""
         return Attempts(self.store, lambda cell: self.folder / cell.folder)
+
+    @property
+    def command(self) -> str:
+        """The command that resumes the matrix in its store."""
+        return f"{self.grid.command} --store {shlex.quote(str(self.store.root.resolve()))}"
 
     def report_name(self, cell: Cell) -> str:
         """Return the name of a run's report, which is its folder below `reports`."""

@@ -34,7 +34,7 @@ def contents(plan: PlannedGrid) -> dict[str, Any]:
     stages = plan.stages()
     first = recipes[plan.grid.variants[0]]
     return {
-        "name": plan.grid.name, "command": plan.grid.command, "seeds": list(plan.grid.seeds),
+        "name": plan.grid.name, "command": plan.grid.command, "resume": plan.command, "seeds": list(plan.grid.seeds),
         "variants": [variant.words for variant in plan.grid.variants], "changes": list(plan.grid.changes),
         "metric": first.headline.metric, "mains": {v.words: recipes[v].headline.run for v in plan.grid.variants},
         "stages": {"different": len(stages), "cached": sum(stages.values()),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 
 from flows.matrix.grid import grid_of, seeds_of, split_values
+from flows.matrix.planned_grid import PlannedGrid
+from flows.recipe.shipped import SHIPPED
 from storage.errors import UserError
+from storage.store.store import Store
 
 
 def test_a_grid_has_every_combination_seed_by_seed() -> None:
@@ -22,7 +26,20 @@ def test_a_grid_has_every_combination_seed_by_seed() -> None:
     assert [cell.seed for cell in grid.cells] == [1] * 4 + [2] * 4
     assert {cell.variant.recipe for cell in grid.cells} == {"quickstart", "small/cpdae"}
     assert len({cell.folder for cell in grid.cells}) == 8
-    assert grid.command.startswith("pretrieve matrix quickstart small/cpdae --seeds 1,2 --vary 'pretrain.steps=4,8'")
+    assert grid.command.startswith("pretrieve matrix quickstart small/cpdae --seeds 1,2 --vary pretrain.steps=4,8 ")
+
+
+def test_the_command_of_a_grid_is_what_the_user_typed(tmp_path: Path) -> None:
+    """Also with quotes, blanks and what a shell would expand."""
+    recipe = tmp_path / "my recipe.yaml"
+    recipe.write_text((SHIPPED / "quickstart.yaml").read_text())
+    vary, change = "queries.generator='a b',\"c$HOME\"", "dataset.path=it's here"
+    grid = grid_of([str(recipe)], [1, 2], [change], [vary], "mine")
+
+    typed = ["pretrieve", "matrix", str(recipe), "--seeds", "1,2", "--vary", vary, "--set", change, "--name", "mine"]
+    assert shlex.split(grid.command) == typed
+    resumed = PlannedGrid(grid, Store(tmp_path / "my store"), []).command
+    assert shlex.split(resumed) == [*typed, "--store", str(tmp_path / "my store")]
 
 
 def test_further_seeds_keep_the_name_and_other_changes_do_not() -> None:

@@ -44,7 +44,8 @@ def folder(tmp_path: Path) -> Path:
         for variant in VARIANTS for metric in ("MRR@10", "nDCG@10")
     ]  # fmt: skip
     (tmp_path / "matrix.json").write_text(json.dumps({
-        "name": "heads", "command": "pretrieve matrix small", "seeds": SEEDS, "variants": VARIANTS, "metric": "MRR@10",
+        "name": "heads", "command": "pretrieve matrix small", "resume": "pretrieve matrix small --store artifacts",
+        "seeds": SEEDS, "variants": VARIANTS, "metric": "MRR@10",
         "mains": dict.fromkeys(VARIANTS, "after"), "cells": cells, "results": results,
         "comparisons": [row(VARIANTS[1], metric, 0.125, 0.01) for metric in ("MRR@10", "nDCG@10")],
         "within": [row(variant, "MRR@10", -0.0625, 0.5, variant) for variant in VARIANTS],
@@ -85,5 +86,5 @@ def test_a_matrix_with_missing_runs_is_refused(folder: Path) -> None:
     content["cells"][2]["state"] = "failed"
     (folder / "matrix.json").write_text(json.dumps(content))
 
-    with pytest.raises(UserError, match="1 runs are not complete; run again: pretrieve matrix small"):
+    with pytest.raises(UserError, match="1 runs are not complete; run again: pretrieve matrix small --store"):
         kept(folder)
