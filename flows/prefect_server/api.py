@@ -144,13 +144,20 @@ class Api:
         rows = self.send("POST", f"work_pools/{pool}/workers/filter", {})
         return any(row["name"] == worker and _moment(row["last_heartbeat_time"]) >= since for row in rows)
 
-    def paused(self, pool: str) -> bool:
-        """Return whether a pool is paused: whether its workers start no new runs."""
-        return bool(self.send("POST", "work_pools/filter", {"work_pools": {"name": {"any_": [pool]}}})[0]["is_paused"])
+    def paused(self, queue: str) -> bool:
+        """Return whether workers start no new runs of `POOL` or `POOL/queues/QUEUE`, since it is paused or missing."""
+        import httpx
 
-    def pause(self, pool: str, value: bool) -> None:
-        """Pause a pool, or resume it."""
-        self.send("PATCH", f"work_pools/{pool}", {"is_paused": value})
+        try:
+            return bool(self.send("GET", f"work_pools/{queue}", None)["is_paused"])
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == httpx.codes.NOT_FOUND:
+                return True
+            raise
+
+    def pause(self, queue: str, value: bool) -> None:
+        """Pause `POOL` or `POOL/queues/QUEUE`, or resume it."""
+        self.send("PATCH", f"work_pools/{queue}", {"is_paused": value})
 
 
 def answers(url: str) -> bool:

@@ -1,6 +1,6 @@
-"""The pools that `pretrieve down --drain` pauses, noted before it pauses them, so that they are resumed in any case.
+"""What `pretrieve down --drain` pauses, noted before it pauses it, so that it is resumed in any case.
 
-STORE/.prefect/services/paused holds their names, and is locked while that command waits. The command resumes them when
+STORE/.prefect/services/paused holds the names, and is locked while that command waits. The command resumes them when
 it ends; where it is killed, the next `up` does.
 """
 
@@ -16,7 +16,8 @@ from flows.prefect_server.api import Api
 from flows.prefect_server.services import ServicePaths
 from storage.errors import UserError
 
-POOL = "cpu"  # the gpu pool is not paused: active runs of the cpu pool wait for stages there
+PAUSED = ("cpu", "gpu/queues/evaluations")
+"""The pool and the queue of runs. The gpu pool's default queue is not paused: active runs wait for stages there."""
 
 
 @contextmanager
@@ -26,32 +27,33 @@ def paused(paths: ServicePaths, api: Api) -> Iterator[None]:
         if not _locked(note):
             raise UserError("another `pretrieve down --drain` waits already; end it, or wait for it")
         try:
-            if not api.paused(POOL):  # an operator's own pause stays
-                note.write(f"{POOL}\n")
-                note.flush()
-                api.pause(POOL, True)
+            for queue in PAUSED:
+                if not api.paused(queue):  # an operator's own pause stays
+                    note.write(f"{queue}\n")
+                    note.flush()
+                    api.pause(queue, True)
             yield
         finally:
             _resume(note, api)
 
 
 def unpause(paths: ServicePaths, api: Api) -> None:
-    """Resume a pool that an interrupted `down --drain` has left paused, and print so; not while that command waits."""
+    """Resume what an interrupted `down --drain` has left paused, and print so; not while that command waits."""
     with _note(paths).open("a+") as note:
         if not _locked(note):
-            print(f"a `pretrieve down --drain` is active: the pool {POOL} starts no new run")
+            print("a `pretrieve down --drain` is active: no new run starts")
         elif _resume(note, api):
-            print(f"the pool {POOL} was left paused by a `pretrieve down --drain`: it is resumed")
+            print("runs were left paused by a `pretrieve down --drain`: new ones start again")
 
 
 def _resume(note: IO[str], api: Api) -> bool:
-    """Resume the noted pools; return whether there were any."""
+    """Resume the noted pool and queue; return whether there were any."""
     note.seek(0)
-    pools = note.read().split()
-    for pool in pools:
-        api.pause(pool, False)
+    queues = note.read().split()
+    for queue in queues:
+        api.pause(queue, False)
     note.truncate(0)
-    return bool(pools)
+    return bool(queues)
 
 
 def _note(paths: ServicePaths) -> Path:

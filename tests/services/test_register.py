@@ -51,6 +51,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
         [listed] = [deployment for deployment in DEPLOYMENTS if deployment["entrypoint"] == row["entrypoint"]]
         limit = row["global_concurrency_limit"]
         assert row["work_pool_name"] == listed["work_pool"]["name"]
+        assert row["work_queue_name"] == listed["work_pool"].get("work_queue_name", "default")
         assert row["name"] == row["entrypoint"].partition(":")[2].replace("_", "-")
         assert (limit["limit"] if limit else None) == listed.get("concurrency_limit", {}).get("limit")
         assert set(row["tags"]) >= {"pretrieve"}

@@ -20,8 +20,9 @@ import pytest
 
 import flows.prefect_server.register
 import flows.prefect_server.up
-from flows.prefect_server.api import PAGE
+from flows.prefect_server.api import PAGE, Api
 from flows.prefect_server.down import down
+from flows.prefect_server.pool_pause import paused
 from flows.prefect_server.processes import running, start_moment
 from flows.prefect_server.services import ServicePaths
 from flows.prefect_server.up import only_one, up
@@ -162,12 +163,12 @@ def test_requests_are_repeated_while_the_server_fails(
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            requests.append(self.path)
-            active = [{"name": "a-run", "id": "a-run"}] if requests.count("/api/flow_runs/filter") < 3 else []
-            answers = {"/api/work_pools/filter": [{"is_paused": False}], "/api/flow_runs/filter": active}
+            requests.append(f"{self.command} {self.path}")
+            active = [{"name": "a-run", "id": "a-run"}] if requests.count("POST /api/flow_runs/filter") < 3 else []
             self.send_response(503 if len(requests) % 3 == 1 else 200)
             self.end_headers()
-            self.wfile.write(json.dumps(answers.get(self.path, {"token": "t"})).encode())
+            answer = active if self.path == "/api/flow_runs/filter" else {"token": "t", "is_paused": False}
+            self.wfile.write(json.dumps(answer).encode())
 
         do_GET = do_POST = do_PATCH = answer  # noqa: N815 - the names that http.server looks for
 
@@ -185,8 +186,45 @@ def test_requests_are_repeated_while_the_server_fails(
     out = capsys.readouterr().out
     assert "waiting for a-run" in out
     assert "answers HTTP 503: trying again in 0 s" in out
-    path, least = {"drain": ("work_pools/cpu", 2), "cancel": ("flow_runs/a-run/set_state", 1)}[option]
-    assert requests.count(f"/api/{path}") >= least  # drained: paused, and resumed
+    if option == "cancel":
+        assert "POST /api/flow_runs/a-run/set_state" in requests
+    for queue in ("cpu", "gpu/queues/evaluations") if option == "drain" else ():
+        assert requests.count(f"PATCH /api/work_pools/{queue}") >= 2  # paused, and resumed
+
+
+def test_a_drain_pauses_and_resumes_what_is_there_and_was_not_paused(paths: ServicePaths) -> None:
+    is_paused = {"/api/work_pools/cpu": False}  # an earlier version has registered no queue of evaluations
+    changes = list[tuple[str, bool]]()
+
+    class Pools(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer(404 if self.path not in is_paused else 200, {"is_paused": is_paused.get(self.path)})
+
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            changes.append((self.path, body["is_paused"]))
+            self.answer(200, None)
+
+        def answer(self, status: int, content: Any) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(content).encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pools) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        api = Api(f"http://127.0.0.1:{server.server_port}/api")
+        with paused(paths, api):
+            assert changes == [("/api/work_pools/cpu", True)]
+        is_paused |= {"/api/work_pools/cpu": True, "/api/work_pools/gpu/queues/evaluations": False}
+        with paused(paths, api):
+            pass
+        server.shutdown()
+
+    queue = "/api/work_pools/gpu/queues/evaluations"
+    assert changes == [("/api/work_pools/cpu", True), ("/api/work_pools/cpu", False), (queue, True), (queue, False)]
 
 
 def test_a_server_that_does_not_answer_is_not_taken_for_none(
