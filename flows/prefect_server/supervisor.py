@@ -1,7 +1,7 @@
 """Start again the services of `pretrieve up` that have died: `python -m flows.prefect_server.supervisor STORE`.
 
-It ends where `pretrieve down` has removed its record. A service that dies again and again is no longer started after a
-while, so that a broken one neither fills the disk with its output nor takes the processor from the runs.
+It ends where `pretrieve down` has removed its record. A service is started at most `MOST_STARTS` times an hour, so that
+a broken one neither fills the disk with its output nor takes the processor from the runs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from flows.prefect_server.processes import recorded, running, start
@@ -24,17 +24,40 @@ WITHIN_SECONDS = 3600.0
 
 def supervise(paths: ServicePaths) -> None:
     """Start again what has died, until this process is no longer the recorded supervisor."""
-    starts = defaultdict[str, list[float]](list)
+    starts = Starts()
     while (own := recorded(paths.folder).get(SUPERVISOR)) and own.pid == os.getpid():
         for name in dead(paths):
-            starts[name] = [moment for moment in starts[name] if time.monotonic() - moment < WITHIN_SECONDS]
-            if len(starts[name]) < MOST_STARTS:
-                starts[name].append(time.monotonic())
+            if starts.allowed(name, paths.log(name)):
                 try:
                     start_again(paths, name)
                 except OSError as error:  # such as a full disk
                     print(f"{name} could not be started again: {error}", flush=True)
         time.sleep(POLL_SECONDS)
+
+
+class Starts:
+    """The starts of each service within the last hour."""
+
+    def __init__(self) -> None:
+        self._moments = defaultdict[str, list[float]](list)
+        self._refused = set[str]()
+
+    def allowed(self, name: str, log: Path) -> bool:
+        """Return whether a service may be started now, and count the start; print once from when on it may be again."""
+        now = time.monotonic()
+        moments = self._moments[name] = [moment for moment in self._moments[name] if now - moment < WITHIN_SECONDS]
+        if len(moments) < MOST_STARTS:
+            moments.append(now)
+            self._refused.discard(name)
+            return True
+        if name not in self._refused:
+            self._refused.add(name)
+            again = datetime.now(UTC) + timedelta(seconds=WITHIN_SECONDS - (now - moments[0]))
+            print(
+                f"{name} died {MOST_STARTS} times within an hour: not started again before {again:%H:%M} UTC; "
+                f"see {log}", flush=True,
+            )  # fmt: skip
+        return False
 
 
 def dead(paths: ServicePaths) -> list[str]:
