@@ -18,21 +18,21 @@ from flows.plan.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
 from flows.prefect_server.forms import (
     Changes,
+    CollectionNames,
     Fast,
-    Goal,
     MatrixName,
     Models,
-    Only,
-    Rebuilt,
+    RebuiltStage,
     RecipeName,
     Recipes,
-    Replaced,
+    ResampledQueries,
     Seeds,
-    Skipping,
+    SkipMissing,
     StageName,
     SuiteName,
+    UntilStage,
     Varied,
-    offered,
+    flow_with_form,
 )
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.recipe.load import load_recipe
@@ -50,23 +50,23 @@ from tasks.session import Session, session
 from tasks.stage import run_job
 
 
-@offered()
+@flow_with_form()
 def reproduce(
     recipe: RecipeName = "quickstart",
     changes: Changes = [],  # noqa: B006
-    until: Goal = "",
-    rebuild: Rebuilt = "",
+    until: UntilStage = "",
+    rebuild: RebuiltStage = "",
     fast: Fast = False,
 ) -> None:
     """Run a recipe from corpus to report; artifacts in the store are reused."""
     run_recipe(recipe, fast_changes(recipe, changes) if fast else changes, until, rebuild)
 
 
-@offered()
+@flow_with_form()
 def generate_queries(
     recipe: RecipeName = "quickstart",
     changes: Changes = [],  # noqa: B006
-    replace: Replaced = "",
+    replace: ResampledQueries = "",
 ) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
     from flows.queries.build import planned_corpus, record_version
@@ -89,30 +89,30 @@ def generate_queries(
     current.print_line(result.summary())
 
 
-@offered()
+@flow_with_form()
 def pretrain(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the pre-trained encoder."""
     run_recipe(recipe, changes, "pretrain")
 
 
-@offered()
+@flow_with_form()
 def finetune(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the retrievers of all rounds and their vectors."""
     run_recipe(recipe, changes, "encode")
 
 
-@offered()
+@flow_with_form()
 def evaluate(recipe: RecipeName = "quickstart", changes: Changes = []) -> None:  # noqa: B006
     """Run a recipe up to the metrics, without the report."""
     run_recipe(recipe, changes, "evaluate")
 
 
-@offered()
+@flow_with_form()
 def evaluate_models(
     models: Models,
     suite: SuiteName = "small",
-    only: Only = [],  # noqa: B006
-    skip_missing: Skipping = False,
+    only: CollectionNames = [],  # noqa: B006
+    skip_missing: SkipMissing = False,
 ) -> None:
     """Evaluate retrievers on a suite of collections, on a worker with a GPU; the first is the baseline of the tests."""
     from flows.evaluate.evaluate import evaluate_and_publish, requested, show_table
@@ -129,7 +129,7 @@ def evaluate_models(
     current.print_line(f"report: {page}")
 
 
-@offered()
+@flow_with_form()
 def matrix(
     recipes: Recipes = ["quickstart"],  # noqa: B006
     seeds: Seeds = [1, 2, 3],  # noqa: B006
@@ -146,7 +146,7 @@ def matrix(
     run_matrix(plan, get_run_logger().info)
 
 
-@offered(named=False)
+@flow_with_form(named=False)
 def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> None:  # noqa: B006
     """Build one stage of a recipe on a worker with a GPU; its inputs must be in the store.
 

@@ -16,7 +16,7 @@ SILENCE = timedelta(seconds=90)  # three heartbeats of a worker's runs (PREFECT_
 START = timedelta(hours=1)  # from taking a run to its first heartbeat; a busy machine takes a minute
 
 
-def settle_automations(client: Any) -> list[str]:
+def register_automations(client: Any) -> list[str]:
     """Register the automations of this module, and return a line that describes each of them.
 
     The notification of earlier versions is removed: `pretrieve notify` reports failed runs.

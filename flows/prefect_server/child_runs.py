@@ -117,29 +117,31 @@ class Children:
     def build(self, job: Job) -> Manifest:
         """Have a child run build the job, and wait for its artifact."""
         self.current.print_line(f"{job.label} … on the gpu pool")
-        store, built = self.current.store, 0
-        for lost in count():
-            built += self._run(job, lost)
+        store, completed_builds = self.current.store, 0
+        # Part of the idempotency key: a completed run whose artifact is gone cannot be started again.
+        for num_lost in count():
+            if self._run(job, num_lost):
+                completed_builds += 1
             if manifest := store.up_to_date(job.stage.name, job.key):
                 return manifest
-            if built == MAX_BUILDS:
+            if completed_builds == MAX_BUILDS:
                 break
         raise ChildFailed(
             f"{job.label}: the child run completed, but {store.folder(job.stage.name, job.key)} does not exist; "
             "do the workers of both pools use the same store (PRETRIEVE_STORE)?"
         )
 
-    def _run(self, job: Job, lost: int) -> bool:
+    def _run(self, job: Job, num_lost: int) -> bool:
         """Wait for the end of a child run: the one that this run started for the job before, or a new one.
 
-        `lost` counts child runs that completed but whose artifact is gone; they cannot be run again. Returns False
-        where the child run had completed already, and True where it completed now.
+        `num_lost` counts child runs that completed but whose artifact is gone. Returns False where the child run had
+        completed already, and True where it completed now.
         """
         from prefect.deployments import run_deployment
         from prefect.runtime import flow_run
 
         parameters = {"recipe": self.request.recipe, "stage": job.key, "changes": self.request.changes}
-        key, tags = f"{flow_run.id}:{job.key}:{lost}", [TAG, job.stage.name]
+        key, tags = f"{flow_run.id}:{job.key}:{num_lost}", [TAG, job.stage.name]
         child: Any = self._patiently(
             job,
             lambda: run_deployment(

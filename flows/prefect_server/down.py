@@ -11,7 +11,7 @@ from flows.prefect_server.api import PATIENCE_SECONDS, Api
 from flows.prefect_server.pool_pause import paused
 from flows.prefect_server.processes import end, recorded, running, stop, with_environment
 from flows.prefect_server.services import ServicePaths, known_secret
-from flows.prefect_server.up import OPTIONS, only_one
+from flows.prefect_server.up import PORT_OPTIONS, only_one
 from storage.errors import UserError
 from storage.store.store import Store
 
@@ -35,7 +35,7 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
     if "server" in services and not force:
         patience = DRAIN_PATIENCE_SECONDS if drain else PATIENCE_SECONDS
         api = Api(f"{services['server'].url}/api", known_secret(paths), patience, outages=drain)
-        _settle_runs(paths, api, drain, cancel)
+        _drain_or_cancel(paths, api, drain, cancel)
     elif not (cancel or force) and (orphans := _processes_of_runs(paths)):
         raise UserError(
             f"the server has died, and {len(orphans)} processes of runs still run: `pretrieve up` starts it again; "
@@ -46,7 +46,7 @@ def down(store: Path, *, drain: bool = False, cancel: bool = False, force: bool 
         _end(paths, "reports", "server")
 
 
-def _settle_runs(paths: ServicePaths, api: Api, drain: bool, cancel: bool) -> None:
+def _drain_or_cancel(paths: ServicePaths, api: Api, drain: bool, cancel: bool) -> None:
     """Wait until no run is active, or raise a `UserError`; after draining, the workers have ended."""
     import httpx
 
@@ -99,7 +99,7 @@ def _end_workers(paths: ServicePaths) -> None:
 
     Dead workers are forgotten, too: nothing is to start them again.
     """
-    _end(paths, *(name for name in recorded(paths.folder) if name not in OPTIONS))
+    _end(paths, *(name for name in recorded(paths.folder) if name not in PORT_OPTIONS))
     if orphans := _processes_of_runs(paths):
         print(f"{len(orphans)} processes of runs that had lost their worker: ended")
         end(orphans, orphans)

@@ -38,7 +38,7 @@ def _any_of(options: Sequence[Any], description: str) -> Any:
     return COMPUTED[reduce(or_, options), Field(description=description)]
 
 
-Own = Annotated[
+YamlFile = Annotated[
     str, Field(title="file", description="The path of a YAML file that every worker can read.", pattern=r"\.ya?ml$")
 ]
 if TYPE_CHECKING:
@@ -46,27 +46,27 @@ if TYPE_CHECKING:
     SuiteName = str
 else:
     RecipeName = _any_of(
-        [*(_one_of(re.split(r"[:,]| \(", group)[0], members) for group, members in recipe_groups().items()), Own],
+        [*(_one_of(re.split(r"[:,]| \(", group)[0], members) for group, members in recipe_groups().items()), YamlFile],
         "What to run: a shipped recipe, in groups by paper, or a file of your own.",
     )
     SuiteName = _any_of(
-        [_one_of("shipped", dict.fromkeys(shipped_suites(), "a suite of configs/suites/")), Own],
+        [_one_of("shipped", dict.fromkeys(shipped_suites(), "a suite of configs/suites/")), YamlFile],
         "On which collections: a suite of configs/suites/, or a file of your own.",
     )
 Changes = Annotated[
     list[Annotated[str, Field(pattern=CHANGE)]],
     Field(description="Values to change, one a line, such as rounds.1.train.epochs=2.", max_length=100),
 ]
-Replaced = Annotated[
+ResampledQueries = Annotated[
     str,
     Field(
         description="Resample these queries: all, a bucket such as bucket:2a, or a file of document ids; empty: none."
     ),
 ]
-Goal = Annotated[
+UntilStage = Annotated[
     str, Field(description="Build only what this stage or round depends on, such as split_corpus; empty: everything.")
 ]
-Rebuilt = Annotated[
+RebuiltStage = Annotated[
     str, Field(description="Build this stage or round and what depends on it again; empty: only what is missing.")
 ]
 Fast = Annotated[bool, Field(description="A smoke test: few steps on a slice of the collection; changes win over it.")]
@@ -85,14 +85,16 @@ Models = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     Field(description="bm25, keys, folders or hub names, one a line; NAME=MODEL names its row.", min_length=1),
 ]
-Only = Annotated[list[str], Field(description="Collections of the suite, one a line; all, where none is named.")]
-Skipping = Annotated[bool, Field(description="Leave out collections that are not here, which is an error else.")]
+CollectionNames = Annotated[
+    list[str], Field(description="Collections of the suite, one a line; all, where none is named.")
+]
+SkipMissing = Annotated[bool, Field(description="Leave out collections that are not here, which is an error else.")]
 StageName = Annotated[
     str, Field(description="The stage's key or the beginning of it, as `pretrieve plan` lists it.", min_length=4)
 ]
 
 
-def offered(*, named: bool = True) -> Callable[[Callable[P, None]], Flow[P, None]]:
+def flow_with_form(*, named: bool = True) -> Callable[[Callable[P, None]], Flow[P, None]]:
     """Return a decorator that makes a function a flow of its name, whose form has the descriptions of the annotations.
 
     A run is `named` by its parameters, unless the operator has named it. Prefect reads descriptions only from `Args` in

@@ -25,7 +25,7 @@ def register_all(print_line: Callable[[str], None] = print) -> None:
     """Register everything, and print what. Raises `UserError` where the server does not answer or refuses the user."""
     from prefect.client.orchestration import get_client
 
-    from flows.prefect_server.automations import settle_automations
+    from flows.prefect_server.automations import register_automations
     from flows.prefect_server.renamed_deployments import remove_renamed
 
     check_server()
@@ -41,7 +41,7 @@ def register_all(print_line: Callable[[str], None] = print) -> None:
         print_line(f"work pools: {', '.join(POOLS)}")
         print_line(f"deployments: {', '.join(deployments)}")
         remove_renamed(client, print_line)
-        for line in settle_automations(client):
+        for line in register_automations(client):
             print_line(f"automation: {line}")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flows.prefect_server.processes import recorded, running, start
 from flows.prefect_server.services import ServicePaths, service_environment
-from flows.prefect_server.up import OPTIONS, SUPERVISOR, only_one
+from flows.prefect_server.up import PORT_OPTIONS, SUPERVISOR, only_one
 
 POLL_SECONDS = 5.0
 MOST_STARTS = 10  # of one service
@@ -74,7 +74,7 @@ def start_again(paths: ServicePaths, name: str) -> None:
         service, server = services.get(name), services.get("server")
         if service is None or server is None or service.process() is not None:
             return
-        env = service_environment(name, paths, server.port) if name in OPTIONS else dict(os.environ)
+        env = service_environment(name, paths, server.port) if name in PORT_OPTIONS else dict(os.environ)
         begun = start(paths.folder, paths.log(name), name, service.command, env, service.url)
     print(
         f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {name} had died: started again as process {begun.pid}", flush=True

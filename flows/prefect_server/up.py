@@ -40,9 +40,9 @@ from storage.store.store import Store
 
 PORT = 4200
 UNSET = "PRETRIEVE_WEBHOOK and PRETRIEVE_MAIL_TO are not set"
-OPTIONS = {"server": "--port", "reports": "--reports-port"}
+PORT_OPTIONS = {"server": "--port", "reports": "--reports-port"}
 SUPERVISOR, NOTIFIER = "supervisor", "notifier"
-OTHERS = {SUPERVISOR, NOTIFIER}
+WATCHERS = {SUPERVISOR, NOTIFIER}
 SECONDS_TO_START = 300.0  # an idle machine takes ten
 POLL_SECONDS = 0.5
 
@@ -60,25 +60,29 @@ def up(store: Path, port: int | None, reports_port: int | None, database: str | 
     if database and database != masked(database):
         print(VISIBLE, file=sys.stderr, flush=True)
     with only_one(paths):
-        before, earlier = running(paths.folder), recorded(paths.folder)
-        choose_database(database or from_environment(ADDRESS) or None, paths, "server" in before)
+        running_services, recorded_services = running(paths.folder), recorded(paths.folder)
+        choose_database(database or from_environment(ADDRESS) or None, paths, "server" in running_services)
         channels = recipients()
-        port = _port_of("server", port, before, earlier) or _free(PORT, "--port")
-        reports_port = _port_of("reports", reports_port, before, earlier) or _free(port + 1, "--reports-port")
+        port = _port_of("server", port, running_services, recorded_services) or _free(PORT, "--port")
+        reports_port = _port_of("reports", reports_port, running_services, recorded_services) or _free(
+            port + 1, "--reports-port"
+        )
         env = worker_environment(paths, port, reports_port)
         api = Api(env["PREFECT_API_URL"], env["PREFECT_API_AUTH_STRING"])
-        _start_servers(paths, before, port, reports_port, api)
+        _start_servers(paths, running_services, port, reports_port, api)
         api.check()
         wanted = workers(local_gpus())
-        missing = {name: worker for name, worker in wanted.items() if name not in before}
-        forget(paths.folder, earlier.keys() - before.keys() - wanted.keys() - OPTIONS.keys())
-        if "server" not in before or missing:  # an interrupted `up` may not have registered them
+        missing = {name: worker for name, worker in wanted.items() if name not in running_services}
+        forget(paths.folder, recorded_services.keys() - running_services.keys() - wanted.keys() - PORT_OPTIONS.keys())
+        if "server" not in running_services or missing:  # an interrupted `up` may not have registered them
             _register(env)
         unpause(paths, api)
         _start_workers(paths, missing, env, api)
-        _settle_watchers(paths, before, env, bool(channels))
-        unreported = [run["name"] for run in api.active_runs()] if NOTIFIER in earlier and not channels else None
-    _print_addresses(paths, before, port, reports_port, unreported)
+        _restart_watchers(paths, running_services, env, bool(channels))
+        unreported = (
+            [run["name"] for run in api.active_runs()] if NOTIFIER in recorded_services and not channels else None
+        )
+    _print_addresses(paths, running_services, port, reports_port, unreported)
 
 
 @contextmanager
@@ -95,21 +99,21 @@ def only_one(paths: ServicePaths) -> Iterator[None]:
 
 
 def _port_of(
-    name: str, requested: int | None, before: dict[str, Background], earlier: dict[str, Background]
+    name: str, requested: int | None, running_services: dict[str, Background], recorded_services: dict[str, Background]
 ) -> int | None:
     """Return the port where a service runs or is to run: the requested one, or its port before it died; else None.
 
     Running workers keep using the earlier address, so the service cannot move to another port.
     """
-    option = OPTIONS[name]
-    if name in before:
-        port = before[name].port
+    option = PORT_OPTIONS[name]
+    if name in running_services:
+        port = running_services[name].port
         if requested not in (None, port):
             raise UserError(f"{option} {requested}: the {name} runs on port {port}; `pretrieve down` ends it first")
         return port
-    if name in earlier:
-        port = earlier[name].port
-        if requested not in (None, port) and before.keys() - OPTIONS.keys() - OTHERS:
+    if name in recorded_services:
+        port = recorded_services[name].port
+        if requested not in (None, port) and running_services.keys() - PORT_OPTIONS.keys() - WATCHERS:
             raise UserError(
                 f"{option} {requested}: the running workers use the {name} on port {port}; leave {option} out, or stop "
                 "them first with `pretrieve down`"
@@ -131,13 +135,15 @@ def _free(port: int, option: str) -> int:
     return port
 
 
-def _start_servers(paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int, api: Api) -> None:
+def _start_servers(
+    paths: ServicePaths, running_services: dict[str, Background], port: int, reports_port: int, api: Api
+) -> None:
     """Start the Prefect server and that of the reports' pages, and wait for both."""
     (paths.store / "reports").mkdir(parents=True, exist_ok=True)
     commands = {"reports": reports_command(paths, reports_port), "server": server_command(port)}
     addresses = {"reports": _address(reports_port), "server": _address(port)}
     for name, ready in (("reports", partial(answers, addresses["reports"])), ("server", api.healthy)):
-        if name not in before:
+        if name not in running_services:
             env = service_environment(name, paths, port)
             begun = start(paths.folder, paths.log(name), name, commands[name], env, addresses[name])
             _wait(paths, begun, ready)
@@ -162,12 +168,14 @@ def _register(env: dict[str, str]) -> None:
         raise UserError(f"registering the deployments failed: {lines[-1]}")
 
 
-def _settle_watchers(paths: ServicePaths, before: dict[str, Background], env: dict[str, str], notify: bool) -> None:
+def _restart_watchers(
+    paths: ServicePaths, running_services: dict[str, Background], env: dict[str, str], notify: bool
+) -> None:
     """Start the supervisor and, where wanted, the process that reports failed runs, with the present environment.
 
     A supervisor that lives would start others again with the environment of the `up` that started it.
     """
-    stop(paths.folder, *(before[name] for name in OTHERS if name in before))
+    stop(paths.folder, *(running_services[name] for name in WATCHERS if name in running_services))
     start(paths.folder, paths.log(SUPERVISOR), SUPERVISOR, supervisor_command(paths), env)
     if notify:
         start(paths.folder, paths.log(NOTIFIER), NOTIFIER, notifier_command(), env)
@@ -205,18 +213,22 @@ def _last_line(paths: ServicePaths, service: Background) -> str:
 
 
 def _print_addresses(
-    paths: ServicePaths, before: dict[str, Background], port: int, reports_port: int, unreported: list[str] | None
-) -> None:
-    """Print where the services are, and what to do next; `unreported` are active runs that were to be reported."""
+    paths: ServicePaths, running_services: dict[str, Background], port: int, reports_port: int,
+    unreported: list[str] | None,
+) -> None:  # fmt: skip
+    """Print where the services are, and what to do next.
+
+    `running_services` already ran before; `unreported` are active runs that were to be reported.
+    """
     services, server = running(paths.folder), _address(port)
-    if services.keys() - OTHERS == before.keys() - OTHERS:
+    if services.keys() - WATCHERS == running_services.keys() - WATCHERS:
         print(f"already running, for the store {paths.store}")
     print(f"Prefect:  {server}")
-    print(f"workers:  {', '.join(sorted(services.keys() - OPTIONS.keys() - OTHERS))}")
+    print(f"workers:  {', '.join(sorted(services.keys() - PORT_OPTIONS.keys() - WATCHERS))}")
     print(f"reports:  {_address(reports_port)}")
     print(f"logs:     {paths.log('*')}")
     print(f"failures: {_reporting(NOTIFIER in services, unreported)}")
-    if warning := sqlite_warning(paths, len(services.keys() - OPTIONS.keys() - OTHERS)):
+    if warning := sqlite_warning(paths, len(services.keys() - PORT_OPTIONS.keys() - WATCHERS)):
         print(f"database: {warning}")
     print(f"Open:     {login_address(paths, server)}")
     print("          This address enters the password. It works once, for 15 minutes; `pretrieve up` prints another.")
