@@ -213,7 +213,7 @@ def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monke
 
     threading.Timer(0.5, show).start()
     dask_cluster._wait_for(tmp_path, shards[:1])
-    with pytest.raises(UserError, match=r"part-00001.parquet: the Dask workers say that it is made, but it is not"):
+    with pytest.raises(UserError, match=r"part-00001.parquet: a Dask worker has reported it complete, but"):
         dask_cluster._wait_for(tmp_path, shards)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.retrievers.retriever_settings import View
 from storage.settings import Settings
+from tasks.finetuning.train import View
 from tasks.retrieval.engines.candidates import Candidates
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.engines.seismic import Seismic

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from flows.recipe.approximate_schema import Approximate, ApproximateMining
-from models.retrievers.retriever_settings import View
 from storage.settings import Settings
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking
@@ -20,7 +19,7 @@ from tasks.finetuning.miners.cross_encoder import CrossEncoder
 from tasks.finetuning.miners.margin import Margin
 from tasks.finetuning.miners.top import Top
 from tasks.finetuning.miners.union import Union
-from tasks.finetuning.train import Training
+from tasks.finetuning.train import Training, View
 from tasks.retrieval.fuse import Fusion
 
 Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]

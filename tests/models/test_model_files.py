@@ -20,7 +20,7 @@ from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring, load_teacher
 from tasks.pretraining.initialise import Backbone
 from tasks.pretraining.initialise import opened as opened_backbone
-from tasks.retrieval.encode import opened, reads
+from tasks.retrieval.encode import opened, views_and_max_tokens
 from tests.tiny import PIECES, SHAPE, save_backbone, save_tokenizer, tiny_retriever
 
 BACKBONE = Backbone(weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1)
@@ -196,7 +196,7 @@ def test_modules_that_are_broken_or_outside_are_refused(
     folder = Path(shutil.copytree(intact["distilbert"], tmp_path / "model"))
     (folder / "modules.json").write_text(modules)
 
-    for opener in (reads, opened):
+    for opener in (views_and_max_tokens, opened):
         with pytest.raises(UserError, match=said):
             opener(folder)
 
