@@ -144,7 +144,7 @@ def test_up_and_down(folder: Path) -> None:
     assert "nothing runs" in command(folder, "down").stdout
 
     # The database is kept, and the run is there to be retried.
-    assert command(folder, "up", "--port", str(port)).returncode == 0
+    assert command(folder, "up", "--port", str(port), "--reports-port", str(reports)).returncode == 0
     assert run_of(url, run)["state_type"] == "CANCELLED"
     assert re.search(r"cpu-0: ended.*server: ended", command(folder, "down", "--drain").stdout, re.DOTALL)
     assert pids(folder) == {}
