@@ -55,8 +55,8 @@ def costs_of(folder: Path, hidden: int, layers: int, intermediate: int) -> Costs
 def allocated_peak(run: Callable[[], object]) -> int:
     """Return the most bytes that PyTorch's allocator had handed out at a time, beyond those before the call.
 
-    A call always allocates the same, but under load the profiler once returned less: it can miss events, not add any.
-    Therefore the larger of two profiles counts.
+    A call always allocates the same, but under load the profiler once returned less; the reason is not known. It is
+    assumed to miss events and to add none, so the larger of two profiles counts.
     """
     return max(profiled_peak(run) for _ in range(2))
 
