@@ -1,7 +1,7 @@
 """`pretrieve register`: register work pools, deployments and automations with the server at PREFECT_API_URL.
 
 Each is registered by its name, so that registering again changes nothing. What an operator has changed on the server
-stays: a pool's type and settings (process, Kubernetes, Slurm), additional schedules, and whether the schedule or an
+stays: a pool's type, limit and settings (process, Kubernetes, Slurm), additional schedules, and whether the schedule or an
 automation is switched on.
 """
 
@@ -19,6 +19,7 @@ from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 
 POOLS = {"cpu": "Runs of recipes, and their stages that need no GPU.", "gpu": "Stages that need a GPU, one a worker."}
+ACTIVE_RUNS = {"cpu": 8}  # of a pool at a time; more would wait for the GPU pool anyway
 
 
 def register_all(print_line: Callable[[str], None] = print) -> None:
@@ -63,13 +64,16 @@ def check_server() -> None:
 
 
 def _create_pool(client: Any, name: str, description: str) -> None:
-    """Create a pool of local processes, unless there is a pool of this name."""
+    """Create a pool of local processes with its limit, unless there is a pool of this name."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
-    pool = WorkPoolCreate(name=name, type="process", description=description, base_job_template=template)
+    pool = WorkPoolCreate(
+        name=name, type="process", description=description, base_job_template=template,
+        concurrency_limit=ACTIVE_RUNS.get(name),
+    )  # fmt: skip
     try:
         client.create_work_pool(pool)
     except ObjectAlreadyExists:

@@ -3,7 +3,8 @@
 A run sends heartbeats itself, and an automation takes it for dead where they stay away. They also stay away where its
 process is paused, or gets no time on a busy machine. This worker waits for the process, so it knows better: it sends
 heartbeats as well, and takes a run back that was called Crashed for its silence. A retry of a run whose process lives
-attaches to that process; Prefect's own worker would end instead, and its runs with it.
+attaches to that process; Prefect's own worker would end instead, and its runs with it. Where that process was about to
+end, the run gets another.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from uuid import UUID
 import httpx
 from prefect.events import emit_event
 from prefect.exceptions import PrefectException
-from prefect.states import Crashed, Running
+from prefect.states import AwaitingRetry, Running
 from prefect.workers.process import ProcessWorker
 
 from flows.prefect_server.automations import SILENT
@@ -28,7 +29,7 @@ from flows.prefect_server.services import HEARTBEAT_SECONDS
 
 SECONDS_TO_END = 20.0  # a process that has reported its last state ends within a few
 ALIVE = "The run sent no heartbeat, but its process is alive."
-ENDED = "The run's process has ended. Retry resumes it."
+ENDED = "The run's process has ended. Another resumes the run."
 ATTACHED = "Retried while its process was alive: attached to that process."
 
 warnings.filterwarnings("ignore", message="Type 'Worker' at")  # it is to take the place of Prefect's for this type
@@ -64,7 +65,7 @@ class Worker(ProcessWorker):
             # Cancelled under the lock: a request to set Running that is on its way ends before the state is read.
             async with alive.change:
                 vouching.cancel()
-                await self._patiently(self._end_if_taken_back, flow_run)
+                await self._patiently(self._resume_if_taken_back, flow_run)
 
     async def _vouch(self, flow_run: Any) -> None:
         while True:
@@ -129,11 +130,15 @@ class Worker(ProcessWorker):
                 self.get_flow_run_logger(flow_run).warning(message)
                 await self.client.set_flow_run_state(flow_run.id, Running(message=message), force=True)
 
-    async def _end_if_taken_back(self, flow_run: Any) -> None:
-        """Set a run to Crashed that was set to Running while its process ended, since nothing else would end it."""
+    async def _resume_if_taken_back(self, flow_run: Any) -> None:
+        """Schedule a run that was set to Running while its process ended: nothing else would end it, or resume it.
+
+        Prefect has set a run to Crashed by now if its process was killed. So this one had reported its end before.
+        """
         state = await self._state(flow_run)
         if state.is_running() and state.message in (ALIVE, ATTACHED):
-            await self.client.set_flow_run_state(flow_run.id, Crashed(message=ENDED), force=True)
+            self.get_flow_run_logger(flow_run).warning(ENDED)
+            await self.client.set_flow_run_state(flow_run.id, AwaitingRetry(message=ENDED), force=True)
 
     async def _state(self, flow_run: Any) -> Any:
         return (await self.client.read_flow_run(flow_run.id)).state

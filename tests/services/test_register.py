@@ -40,7 +40,7 @@ def deployments(url: str) -> dict[str, dict[str, Any]]:
     return {f"{row['entrypoint'].partition(':')[2]}/{row['name']}": row for row in post(url, "deployments")}
 
 
-def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> None:
+def test_every_deployment_is_there_with_pool_and_form(server: Service) -> None:
     results = deployments(server.url)
 
     assert set(results) == {
@@ -49,11 +49,10 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
     }  # fmt: skip
     for row in results.values():
         [listed] = [deployment for deployment in DEPLOYMENTS if deployment["entrypoint"] == row["entrypoint"]]
-        limit = row["global_concurrency_limit"]
         assert row["work_pool_name"] == listed["work_pool"]["name"]
         assert row["work_queue_name"] == listed["work_pool"].get("work_queue_name", "default")
         assert row["name"] == row["entrypoint"].partition(":")[2].replace("_", "-")
-        assert (limit["limit"] if limit else None) == listed.get("concurrency_limit", {}).get("limit")
+        assert row["global_concurrency_limit"] is None  # its lease would end runs when the server restarts
         assert set(row["tags"]) >= {"pretrieve"}
         assert row["pull_steps"][0]["prefect.deployments.steps.set_working_directory"]["directory"] == (
             "{{ $PRETRIEVE_HOME }}"
@@ -64,6 +63,7 @@ def test_every_deployment_is_there_with_pool_limit_and_form(server: Service) -> 
     [weekly] = results["reproduce/reproduce"]["schedules"]
     assert (weekly["slug"], weekly["active"], weekly["schedule"]["timezone"]) == ("weekly", False, "UTC")
     assert (ROOT / "configs" / f"{weekly['parameters']['recipe']}.yaml").is_file()
+    assert {row["name"]: row["concurrency_limit"] for row in post(server.url, "work_pools")} == {"cpu": 8, "gpu": None}
 
 
 def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Service, tmp_path: Path) -> None:
@@ -79,7 +79,10 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
         call("POST", add, json=[mine]).raise_for_status()
     zombies = next(row for row in post(url, "automations") if row["name"] == "Crash zombie flows")
     before = {(row["id"], row["updated"]) for row in post(url, "automations")}
-    pools = {row["id"] for row in post(url, "work_pools")}
+    call("PATCH", f"{url}/work_pools/cpu", json={"concurrency_limit": 9}).raise_for_status()
+    pools = {(row["id"], row["concurrency_limit"]) for row in post(url, "work_pools")}
+    earlier = f"{url}/deployments/{reproduce['id']}"
+    call("PATCH", earlier, json={"concurrency_limit": 4}).raise_for_status()  # as an earlier version registered it
 
     said = register(url, tmp_path).stdout
 
@@ -95,7 +98,8 @@ def test_registering_again_changes_nothing_and_keeps_what_was_decided(server: Se
         call("DELETE", f"{url}/deployments/{kept['deployment_id']}/schedules/{kept['id']}").raise_for_status()
     [weekly_now] = deployments(url)["reproduce/reproduce"]["schedules"]
     assert (weekly_now["slug"], weekly_now["active"], weekly_now["parameters"]) == ("weekly", True, parameters)
-    assert {row["id"] for row in post(url, "work_pools")} == pools
+    assert {(row["id"], row["concurrency_limit"]) for row in post(url, "work_pools")} == pools
+    assert deployments(url)["reproduce/reproduce"]["global_concurrency_limit"] is None
     assert {(row["id"], row["updated"]) for row in post(url, "automations")} == before
     assert "reproduce/reproduce" in said
     call("PATCH", weekly, json={"active": False, "parameters": parameters}).raise_for_status()

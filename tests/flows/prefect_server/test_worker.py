@@ -55,8 +55,8 @@ async def end_of_a_run_that_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> An
     return server.state
 
 
-def test_a_run_that_is_taken_back_while_its_process_ends_is_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_taken_back_while_its_process_ends_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
     with temporary_settings({PREFECT_LOGGING_TO_API_ENABLED: False}):
         state = asyncio.run(end_of_a_run_that_is_taken_back(monkeypatch))
 
-    assert (state.name, state.message) == ("Crashed", ENDED)
+    assert (state.name, state.message) == ("AwaitingRetry", ENDED)
