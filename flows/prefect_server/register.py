@@ -1,8 +1,8 @@
 """`pretrieve register`: register work pools, deployments and automations with the server at PREFECT_API_URL.
 
 Each is registered by its name, so that registering again changes nothing. What an operator has changed on the server
-stays: a pool's type, limit and settings (process, Kubernetes, Slurm), additional schedules, and whether the schedule or an
-automation is switched on.
+stays: a pool's type, limit and settings (process, Kubernetes, Slurm), additional schedules, and whether the schedule or
+an automation is switched on.
 """
 
 from __future__ import annotations
