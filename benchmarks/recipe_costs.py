@@ -1,6 +1,6 @@
 """Count FLOPs by kind of stage of each recipe that reproduces a row of a paper: `python -m benchmarks.recipe_costs`.
 
-The counts are those of `pretrieve plan` (`tasks/flops.py`): every text fills its `max_tokens`. Two counts are added: a
+The counts are those of `pretrieve plan` (`tasks/estimates`): every text fills its `max_tokens`. Two counts are added: a
 T5-base that generates queries for the spans of pre-training, by the formula of `split_at_size.py`, and the exact search
 of every retriever's train queries among all passages. The command takes some minutes and writes
 `benchmarks/results/recipe_costs.json`.

@@ -20,9 +20,8 @@ MAY_IMPORT = {
 }
 # The folders and files of tasks/ from the top down; a file imports only from its own level and from those below it.
 LEVELS_OF_TASKS = [
-    "calibration", "capacity", "flops", "memory", "allocations", "analyses", "pseudo_queries", "cross_encoder",
-    "report", "finetuning", "evaluation", "pretraining", "retrieval", "corpus", "training", "stage", "runtime",
-    "session", "job", "machine",
+    "estimates", "analyses", "pseudo_queries", "cross_encoder", "report", "finetuning", "evaluation", "pretraining",
+    "retrieval", "corpus", "training", "stage", "runtime", "session", "job", "machine",
 ]  # fmt: skip
 HOMES = {
     "prefect": (

@@ -11,7 +11,7 @@ from flows.plan.costs import CHECKPOINT, passes_texts
 from storage.artifact import Manifest
 from storage.files import bytes_below
 from storage.store.store import Store
-from tasks.flops import Cost
+from tasks.estimates.flops import Cost
 from tasks.session import Done
 
 

@@ -14,8 +14,8 @@ from flows.recipe.sections import Dataset, OtherCollection
 from storage import datasets
 from storage.settings import Settings
 from storage.store import sources
+from tasks.estimates.flops import Cost, Costs
 from tasks.finetuning.train import PLAIN, Training
-from tasks.flops import Cost, Costs
 from tasks.retrieval.encode import Encoding
 from tasks.session import Done
 

@@ -11,10 +11,10 @@ from rich.table import Table
 from flows.plan.costs import CostEstimate, cost_key, in_hours, passes_texts
 from flows.plan.gpus import Gpu
 from storage.store import sources
-from tasks.capacity import Capacity
+from tasks.estimates.capacity import Capacity
+from tasks.estimates.flops import Costs
+from tasks.estimates.memory import EncodingMemory, TrainingMemory
 from tasks.finetuning.train import PLAIN
-from tasks.flops import Costs
-from tasks.memory import EncodingMemory, TrainingMemory
 from tasks.retrieval.encode import LEXICAL_TOKENS_PER_BATCH
 from tasks.runtime.device import ON_GPU, Precision
 from tasks.runtime.formatting import in_units

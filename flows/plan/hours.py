@@ -6,11 +6,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from storage.store.store import Store
-from tasks.flops import Cost
+from tasks.estimates.flops import Cost
 from tasks.session import Done, Execution, Session, session
 
 if TYPE_CHECKING:
-    from tasks.calibration import EncoderRates
+    from tasks.estimates.calibration import EncoderRates
 
 TRAININGS = ("pretrain", "train", "train_teacher")
 
@@ -25,7 +25,7 @@ class MachineHours:
 
     @cached_property
     def _rates(self) -> EncoderRates:
-        from tasks.calibration import encoder_rates
+        from tasks.estimates.calibration import encoder_rates
 
         with session(self._session):
             return encoder_rates()

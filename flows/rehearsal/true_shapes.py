@@ -13,9 +13,9 @@ from typing import Any
 
 from flows.plan.costs import CostEstimate, cost_key
 from storage.store import sources
-from tasks.capacity import Capacity, TrainingStep
-from tasks.flops import Costs
-from tasks.memory import TrainingMemory
+from tasks.estimates.capacity import Capacity, TrainingStep
+from tasks.estimates.flops import Costs
+from tasks.estimates.memory import TrainingMemory
 from tasks.runtime.device import choose_device, default_precision
 from tasks.session import Done
 from tasks.training.grad_cache import gradients

@@ -21,7 +21,7 @@ from storage.rows import read_table
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Qrels
-from tasks.flops import Costs
+from tasks.estimates.flops import Costs
 from tasks.report.page.training_curves import averaged
 from tasks.report.report import CURVES
 from tasks.session import Done, Session

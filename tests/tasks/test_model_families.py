@@ -19,9 +19,9 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from storage.vectors import Encoded, num_shards, read_shard
 from tasks.cross_encoder.train_teacher import check as check_teacher
+from tasks.estimates.flops import Costs
 from tasks.finetuning.train import check as check_training
 from tasks.finetuning.train import train
-from tasks.flops import Costs
 from tasks.pretraining.initialise import Backbone, initialise
 from tasks.pretraining.pretrain import check, pretrain
 from tasks.retrieval.encode import Encoding, encode

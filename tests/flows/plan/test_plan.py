@@ -22,8 +22,8 @@ from storage.rows import write_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
-from tasks import calibration
 from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.estimates import calibration
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
 from tasks.session import Session, session

@@ -12,7 +12,7 @@ from flows.rehearsal import true_shapes
 from flows.rehearsal.true_shapes import TrueShapes, TrueStep
 from storage.store import sources
 from storage.store.store import Store
-from tasks.capacity import Capacity
+from tasks.estimates.capacity import Capacity
 from tasks.session import Done, Execution, Session, session
 from tests.tiny import save_backbone
 

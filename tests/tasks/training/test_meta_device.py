@@ -33,7 +33,7 @@ import sys
 import torch
 from flows import reproduce
 from models.layers import bert
-from tasks.flops import counting
+from tasks.estimates.flops import counting
 from tasks.training.meta_device import on_meta_device
 with on_meta_device():
     bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,

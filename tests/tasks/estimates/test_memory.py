@@ -19,11 +19,11 @@ from models.retrievers.retriever import RetrieverSettings
 from models.retrievers.views import lexical
 from models.row_random import RowRandom
 from models.tokens import pad
-from tasks.allocations import recording
-from tasks.capacity import Capacity
+from tasks.estimates.allocations import recording
+from tasks.estimates.capacity import Capacity
+from tasks.estimates.flops import Costs
+from tasks.estimates.memory import Recorded, TrainingMemory, at, highest, num_parameters
 from tasks.finetuning.train import PLAIN
-from tasks.flops import Costs
-from tasks.memory import Recorded, TrainingMemory, at, highest, num_parameters
 from tasks.training.grad_cache import gradients
 from tests.tiny import LEXICAL
 

@@ -21,7 +21,7 @@ from models.layers.bert import BertConfig, BertForMaskedLM
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import pad
 from storage.files import cache_folder, write_atomically
-from tasks.flops import counting
+from tasks.estimates.flops import counting
 from tasks.machine import num_cores
 from tasks.runtime.device import autocast, choose_device
 from tasks.runtime.environment import describe_build
@@ -38,7 +38,7 @@ SECONDS = 1.0
 
 @dataclass(frozen=True)
 class EncoderRates:
-    """FLOPs a second of an encoder, counted as `tasks.flops` counts them."""
+    """FLOPs a second of an encoder, counted as `tasks.estimates.flops` counts them."""
 
     encoding: float
     training: float

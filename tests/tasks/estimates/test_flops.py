@@ -16,9 +16,9 @@ from models.retrievers.retriever import RetrieverSettings
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens, pad
 from storage.errors import UserError
-from tasks import flops
 from tasks.cross_encoder.train_teacher import TeacherTraining
-from tasks.flops import Costs, count
+from tasks.estimates import flops
+from tasks.estimates.flops import Costs, count
 from tests.tiny import LENGTH, LEXICAL, PIECES, SHAPE, SMALL_LENGTHS, save_tokenizer
 
 LAYERS = 6

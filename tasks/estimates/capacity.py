@@ -16,9 +16,9 @@ from models.row_random import RowRandom
 from models.tokens import pad
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.estimates.flops import Costs, naming
+from tasks.estimates.memory import EncodingMemory, TrainingMemory, encoding_memory, training_memory
 from tasks.finetuning.train import Training
-from tasks.flops import Costs, naming
-from tasks.memory import EncodingMemory, TrainingMemory, encoding_memory, training_memory
 from tasks.pretraining.pretrain import Pretraining
 from tasks.runtime.device import ON_GPU, Precision
 

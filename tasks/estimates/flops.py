@@ -36,9 +36,9 @@ from models.retrievers.views.late import MARKERS
 from models.row_random import RowRandom
 from models.tokens import FILES, SPECIALS, Tokenizer, num_tokens, pad
 from storage.errors import UserError
-from tasks.allocations import Uncomputed
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
+from tasks.estimates.allocations import Uncomputed
 from tasks.finetuning.train import Training
 from tasks.pretraining.initialise import Backbone, with_vocabulary
 from tasks.pretraining.pretrain import Pretraining

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from models.objective import Batch, Vectors
-from tasks.allocations import in_half_precision, recording
+from tasks.estimates.allocations import in_half_precision, recording
 
 COMPARED = (1, 2, 3, 16, 32)
 """Texts for which a comparison is counted: the larger numbers show whether it works block by block."""
