@@ -83,7 +83,42 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     against = table(
         ("collection", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
-    return f"{table(HEADER, cells)}\n{against}\n{agreement(rows)} {cost(rows)}\n"
+    return f"{answer(listed)}\n\n{table(HEADER, cells)}\n{against}\n{agreement(rows)} {cost(rows)}\n"
+
+
+def answer(listed: Sequence[Group]) -> str:
+    """Return on how many collections the returned model and the hybrid are significantly better or worse, by start."""
+    sentences = []
+    for start in dict.fromkeys(start_name(group.rows[0]) for group in listed):
+        own = [group for group in listed if start_name(group.rows[0]) == start]
+        gains = _signs([group.returned() - group.values(START) for group in own])
+        against, fused = _signs([difference for group in own for difference in _from_bm25(group)]).reshape(-1, 2).T
+        sentences.append(
+            f"From `{start}`, the returned model is significantly better than the start on {_count(gains, 1)} "
+            f"collections and significantly worse on {_count(gains, -1)}. Compared with BM25 it is significantly "
+            f"better on {_count(against, 1)} and significantly worse on {_count(against, -1)}; fused with BM25 it is "
+            f"significantly better than BM25 alone on {_count(fused, 1)} and significantly worse on "
+            f"{_count(fused, -1)}."
+        )
+    return (
+        f"**Answer.** {' '.join(sentences)} So compare with BM25, which the report has, before you use a small model."
+    )
+
+
+def _signs(differences: Sequence[Values]) -> Values:
+    """Return 1, 0 or -1 for each comparison, after Holm's correction over all of them."""
+    means = [mean_difference(values) for values in differences]
+    corrected = holm([mean.p() for mean in means])
+    return np.array([sign(mean.value, p) for mean, p in zip(means, corrected, strict=True)])
+
+
+def _count(signs: Values, value: int) -> str:
+    return f"{int((signs == value).sum())} of {len(signs)}"
+
+
+def _from_bm25(group: Group) -> tuple[Values, Values]:
+    """Return the differences of the returned models and of the hybrid from BM25."""
+    return group.returned() - group.values(BM25), group.values(HYBRID) - group.values(BM25)
 
 
 def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[list[str]]:
@@ -110,8 +145,7 @@ def _with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
 
 def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
     """Yield for each group the differences of the returned models and of the hybrid from BM25; Holm's is over all."""
-    pairs = [(group.returned() - group.values(BM25), group.values(HYBRID) - group.values(BM25)) for group in listed]
-    means = [mean_difference(differences) for pair in pairs for differences in pair]
+    means = [mean_difference(differences) for group in listed for differences in _from_bm25(group)]
     corrected = holm([mean.p() for mean in means])
     cells = [
         (_with_interval(mean, signed), probability(p).removeprefix("= "))

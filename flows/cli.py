@@ -160,12 +160,13 @@ add_evaluate(app, RESULTS)
 @app.command(rich_help_panel=RESULTS, epilog='Example: pretrieve search 4f1c2a9b "capital of France" --top 3')
 def search(
     key: Annotated[
-        str, typer.Argument(metavar="KEY", help="Key of a retriever, its vectors or an index, or its beginning.")
+        str,
+        typer.Argument(metavar="KEY", help="Key of a retriever, its vectors or an index; or the folder of `adapt`."),
     ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
     store: StoreFolder = DEFAULT_STORE,
     top: Annotated[int, typer.Option(min=1, help="The number of passages.")] = 10,
-    view: Annotated[str | None, typer.Option(help="Rank by dense, late, lexical or sum; all, if not given.")] = None,
+    view: Annotated[str | None, typer.Option(help="Rank by dense, late, lexical or sum (the default).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the top passages for a question, with their scores."""

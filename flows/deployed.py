@@ -45,7 +45,7 @@ from storage.errors import UserError
 from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store
-from tasks.job import Job
+from tasks.job import Job, needed_references
 from tasks.session import Session, session
 from tasks.stage import run_job
 
@@ -79,7 +79,7 @@ def generate_queries(
     if replace:
         get_run_logger().info(give_up(settings, plan.store, replace, None))
         plan = planned_corpus(settings, plan.store)
-    with noted(plan.store, "generate_queries", recipe, plan.jobs) as note:
+    with noted(plan.store, "generate_queries", recipe, needed_references(plan.jobs.values())) as note:
         current = _run(plan, plan.jobs, recipe, changes, note)
         with session(current):
             result = record_version(corpus(settings, plan.store), recipe_name(path), plan.store)
@@ -160,7 +160,7 @@ def run_stage(recipe: RecipeName, stage: StageName, changes: Changes = []) -> No
             "have changed since the key was listed: start the run of the complete recipe again"
         )
     [job] = matches
-    with noted(plan.store, "run_stage", f"{job.label} of {recipe}", [job.reference, *job.needs()]) as note:
+    with noted(plan.store, "run_stage", f"{job.label} of {recipe}", needed_references([job])) as note:
         if missing := missing_artifacts(job.needs(), plan.store):
             raise UserError(f"{job.label}: needs {', '.join(missing)}; the store {plan.store.root} lacks them")
         with session(_building(plan, note)) as current:
@@ -175,7 +175,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str = "", rebuild: str = "
     if rebuild:
         get_run_logger().info(request_rebuild(jobs, rebuild, name, plan.store))
         plan = _plan(recipe, changes)
-    with noted(plan.store, "run", recipe, plan.jobs) as note:
+    with noted(plan.store, "run", recipe, needed_references(plan.jobs.values())) as note:
         current = _run(plan, jobs, recipe, changes, note)
         done = [current.done[reference] for reference in jobs]
         page = publish_last(name, done, plan.store)
@@ -191,7 +191,7 @@ def run_recipe(recipe: str, changes: list[str], goal: str = "", rebuild: str = "
 def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str], note: NotedRun) -> Session:
     """Run some of a plan's jobs; the session that has."""
     missing = len(missing_artifacts(jobs, plan.store))
-    check_models(plan)
+    check_models(jobs, plan)
     current = _building(plan, note)
     current.print_line(f"{stage_counts(len(jobs), missing)}; store {plan.store.root}")
     request = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))

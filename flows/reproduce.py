@@ -34,7 +34,7 @@ from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Report
-from tasks.job import Job
+from tasks.job import Job, needed_references
 from tasks.report.publish import is_of, publish, terminal_table
 from tasks.runtime.environment import describe_execution
 from tasks.runtime.signals import Terminated
@@ -76,8 +76,8 @@ def reproduced(
     if rebuild is not None:
         print_line(request_rebuild(jobs, rebuild, title, store))
         plan = planned(recipe, title, store)
-    check_models(plan)
-    with noted(store, "reproduce", title, plan.done) as note:
+    check_models(jobs, plan)
+    with noted(store, "reproduce", title, needed_references(plan.jobs.values())) as note:
         current = Session(store, recipe.execution, print_line=print_line, note=note)
         missing = print_stages(recipe.title, jobs, current)
         if missing and with_server:

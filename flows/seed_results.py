@@ -89,15 +89,19 @@ def _line(system: str, values: Sequence[float]) -> str:
 
 
 def _decisions(number: int, runs: Sequence[Content]) -> str:
-    """Return a claim with the number of seeds that support it, its differences and its largest probability."""
+    """Return a claim with the number of seeds that support it, its differences and the p-value nearest to refuting it.
+
+    For "better" that is the largest; for "not worse", which a small p-value refutes, the smallest.
+    """
     claims: list[Mapping[str, Any]] = [run["claims"][number] for run in runs]
     supported = sum(claim["supported"] for claim in claims)
     differences = ", ".join(signed(claim["difference"]) for claim in claims)
-    largest = probability(max(claim["p_holm"] for claim in claims))
-    return (
-        f"- {claim_in_words(claims[0])}: supported with {supported} of {len(runs)} seeds "
-        f"({differences}; largest p_holm {largest})"
-    )
+    p_values = [claim["p_holm"] for claim in claims]
+    if claims[0]["expected"] == "better":
+        nearest = f"largest p_holm {probability(max(p_values))}"
+    else:
+        nearest = f"smallest p_holm {probability(min(p_values))}; no proof that both are equal"
+    return f"- {claim_in_words(claims[0])}: supported with {supported} of {len(runs)} seeds ({differences}; {nearest})"
 
 
 def _cost(runs: Sequence[Content]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import update_wrapper
 from typing import Any, Generic, TypeVar
 
@@ -79,6 +79,11 @@ class Job:
             for member in value if isinstance(value, Sequence) else [value]:
                 if isinstance(member, Artifact):
                     yield member
+
+
+def needed_references(jobs: Iterable[Job]) -> set[str]:
+    """Return the references of jobs and of their inputs, among them older artifacts that no job of these builds."""
+    return {reference for job in jobs for reference in (job.reference, *job.needs())}
 
 
 def _reference(value: Input) -> Any:

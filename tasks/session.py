@@ -27,10 +27,11 @@ def default_workers() -> int:
 
 
 class Execution(Settings):
-    """The settings for running stages. None of them changes a result, so none is in a key.
+    """The settings for running stages. None of them is in a key: they change no more than how sums are rounded.
 
     Defaults depend on the machine only where that changes no byte of an artifact. `threads` and `processes` change the
-    order in which a training adds floating-point numbers, and so the last digits; their defaults are the same anywhere.
+    order in which a training adds floating-point numbers; a long training makes the differences larger
+    (docs/operate/sizing.md). Their defaults are the same anywhere.
     """
 
     workers: int = Field(default_factory=default_workers, gt=0)

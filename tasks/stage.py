@@ -20,7 +20,7 @@ from storage.rows import num_rows
 from storage.settings import Settings
 from storage.store.store import Store
 from storage.tables import Table
-from tasks.job import Input, Job, StageDefinition
+from tasks.job import Input, Job, StageDefinition, needed_references
 from tasks.runtime.attempts import Attempt
 from tasks.runtime.environment import describe_build
 from tasks.runtime.prefect_progress import in_flow_run
@@ -51,7 +51,7 @@ class Stage(StageDefinition[T]):
         job, current = Job(self, self.bind(*only, **inputs), settings, current_round()), current_session()
         if job.reference not in current.done:
             if current.note:
-                current.note.uses([job.reference])
+                current.note.uses(needed_references([job]))
             current.jobs[job.reference] = job
             current.done[job.reference] = look_up(job, current) if current.planning else run_job(job, current)
         return Artifact(self.name, job.key, current.store.folder(self.name, job.key))

@@ -17,7 +17,8 @@ import httpx
 import pytest
 
 from storage.errors import UserError
-from storage.store.store import SCRATCH, Store
+from storage.store.publishing import SCRATCH
+from storage.store.store import Store
 from tasks.runtime import dask_cluster
 from tasks.runtime.leftovers import RECORDS, record
 from tasks.runtime.shard import ProcessFailed

@@ -21,6 +21,7 @@ from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
+from tasks.job import needed_references
 from tasks.report.page.adaptation_page import page as report_page
 from tasks.report.page.statistics import with_intervals
 from tasks.retrieval.encode import Encoding
@@ -78,7 +79,8 @@ def write_index(
     chosen = sources.weights(str(model.resolve()))
     with session(Session(store, planning=True)) as plan:
         _indexed(original, chosen, start, survey)
-    with noted(store, "adapt", out.name, plan.done) as note, session(Session(store, note=note)):
+    needed = needed_references(plan.jobs.values())
+    with noted(store, "adapt", out.name, needed) as note, session(Session(store, note=note)):
         references = _indexed(original, chosen, start, survey) | {"store": str(store.root)}
     write_atomically(out / ADAPTED, json.dumps(references, indent=1) + "\n")
     return references

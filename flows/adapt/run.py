@@ -174,7 +174,8 @@ def _recipe(
         size = min(hours, key=hours.__getitem__)
         write(size)
         print_line(f"even the smallest plan, {size.name!r}, may take more than --hours {request.hours:g}; it is run")
-    check_models(planned(load_recipe(str(file))[0], file.stem, store))
+    plan = planned(load_recipe(str(file))[0], file.stem, store)
+    check_models(plan.jobs, plan)
     write_atomically(chosen, json.dumps({"size": size.name, "hours": hours[size]}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates)}")
     return file, size

@@ -18,13 +18,13 @@ from tasks.session import Session
 Opener = Callable[[Path, Any], object]
 
 
-def check_models(plan: Session) -> None:
-    """Open each model that a stage which is still to be built reads from outside the store, and drop it again.
+def check_models(jobs: Mapping[str, Job], plan: Session) -> None:
+    """Open each model that those of a plan's jobs which are to be built read from outside the store; drop it again.
 
     Raises `UserError`, one line, for a model that is broken or does not fit the stage's settings.
     """
     opened: set[tuple[Opener, Path, object]] = set()
-    for reference, job in plan.jobs.items():
+    for reference, job in jobs.items():
         if not plan.done[reference].cached and (model := _given(job, plan)) is not None:
             opener = OPENERS[job.stage.name][1]
             once = opener, model.path, None if opener is _retriever else str(job.settings)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, Changes, StoreFolder, complete_suite
+from flows.command_options import DEFAULT_STORE, StoreFolder, complete_suite
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -43,7 +43,10 @@ def evaluate(
         bool, typer.Option("--skip-missing", help="Leave out absent collections or splits.")
     ] = False,
     store: StoreFolder = DEFAULT_STORE,
-    changes: Changes = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a value of the suite; repeatable."),
+    ] = None,
 ) -> None:
     """Measure retrievers on a suite, or on one collection."""
     from flows.evaluate.evaluate import run, run_on_folder

@@ -30,6 +30,7 @@ from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Metrics
+from tasks.job import needed_references
 from tasks.report.page.statistics import intervals
 from tasks.report.page.suite_page import as_markdown, notes, page, terminal_table
 from tasks.runtime.prefect_progress import best_effort
@@ -105,8 +106,8 @@ def evaluated(
         print_line(f"left out: {why}")
     with session(Session(store, request.suite.execution, planning=True)) as plan:
         request.evaluate()
-    check_models(plan)
-    with noted(store, "evaluate", request.name, plan.done) as note:
+    check_models(plan.jobs, plan)
+    with noted(store, "evaluate", request.name, needed_references(plan.jobs.values())) as note:
         current = Session(store, request.suite.execution, print_line=print_line, note=note)
         missing = print_stages(request.suite.title, plan.done, current)
         if missing and with_server:

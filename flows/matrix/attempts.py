@@ -21,6 +21,7 @@ from storage.files import write_atomically
 from storage.store import run_notes
 from storage.store.run_notes import NotedRun, RunNote, read_notes
 from storage.store.store import Store
+from tasks.job import needed_references
 
 
 class State(StrEnum):
@@ -75,7 +76,7 @@ class Attempts(Generic[Definition]):
         """Note that this process runs a run, for the other processes; `attempt` closes the note."""
         self._failure_file(run).unlink(missing_ok=True)
         note = NotedRun(self.store, command, words)
-        note.uses(list(run.jobs))
+        note.uses(needed_references(run.jobs.values()))
         return note
 
     def attempt(

@@ -54,7 +54,7 @@ class PlannedRun(Generic[Definition]):
         title = recipe_name(path, fast=recipe.fast)
         plan = planned(recipe, title, store)
         if check:
-            check_models(plan)
+            check_models(plan.jobs, plan)
         return PlannedRun(definition, recipe, title, plan.jobs, list(plan.done.values()))
 
     @property

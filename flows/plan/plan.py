@@ -83,12 +83,15 @@ def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:
 
 
 def with_inputs(jobs: Mapping[str, Job], references: Sequence[str]) -> dict[str, Job]:
-    """Return the jobs of these references and all that they depend on, in the plan's order."""
+    """Return the jobs of these references and all that they depend on, in the plan's order.
+
+    An input that is no job of the plan is an older artifact, such as a round's start that is named by its key.
+    """
     waiting, needed = list(references), set[str]()
     while waiting:
         if (name := waiting.pop()) not in needed:
             needed.add(name)
-            waiting += jobs[name].needs()
+            waiting += [need for need in jobs[name].needs() if need in jobs]
     return {name: job for name, job in jobs.items() if name in needed}
 
 

@@ -25,6 +25,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
+from tasks.job import needed_references
 from tasks.pseudo_queries.compare_queries import compare_queries
 from tasks.pseudo_queries.train_generator import train_generator
 from tasks.report.page.corpus_page import QUERY_FATES
@@ -87,8 +88,8 @@ def built(
         print_line(replace(recipe, store, replaced, generator))
     plan = planned_corpus(recipe, store)
     steps = plan.done
-    check_models(plan)
-    with noted(store, "queries build", title, steps) as current.note:
+    check_models(plan.jobs, plan)
+    with noted(store, "queries build", title, needed_references(plan.jobs.values())) as current.note:
         missing = print_stages(f"{recipe.title}: pseudo-queries", steps, current)
         is_flow = with_server and missing and _is_a_flow(plan, store)
         result = _run(recipe, title, current, run_name(title, recipe.seed, changes) if is_flow else None)

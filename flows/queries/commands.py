@@ -19,7 +19,7 @@ VersionName = Annotated[
     str, typer.Argument(metavar="VERSION", help="RECIPE (its newest), RECIPE@NUMBER, or the beginning of a key.")
 ]
 ExportFolder = Annotated[
-    str, typer.Argument(metavar="DIR", help="A folder, or a URL such as s3://BUCKET/DIR; must not exist, or be empty.")
+    str, typer.Argument(metavar="DIR", help="New or empty folder, or URL (s3://BUCKET/DIR); `partitioned` adds to one.")
 ]
 VersionTitle = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="The name of the versions; the recipe's, if not given.")

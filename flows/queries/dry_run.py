@@ -21,6 +21,7 @@ from storage.external.database import Database
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Passages
+from tasks.job import needed_references
 from tasks.pseudo_queries.generate_queries import fill_ledger, generate_queries
 from tasks.pseudo_queries.pending_queries import compare_passages, count_pending, measured_rate, recorded_rate
 from tasks.runtime.formatting import duration
@@ -39,8 +40,8 @@ def show_dry_run(
     title, store = version_name or recipe_name(path), Store.open_or_new(folder)
     with session(Session(store, recipe.execution, planning=True)) as plan:
         corpus_generators, passages = generators_of(recipe, store)
-    check_models(plan)
-    with noted(store, "queries build --dry-run", title, plan.done) as note:
+    check_models(plan.jobs, plan)
+    with noted(store, "queries build --dry-run", title, needed_references(plan.jobs.values())) as note:
         current = Session(store, recipe.execution, print_line=Terminal(stderr=True).print, note=note)
         with session(current):
             for reference, job in with_inputs(plan.jobs, [passages.reference]).items():

@@ -62,6 +62,12 @@ def names_differ(rounds: Sequence[Round], reserved: Sequence[str]) -> None:
             raise ValueError(f"rounds: the name {round_.name!r} is taken; give each round its own")
 
 
+def rankings_differ(names: Sequence[str]) -> None:
+    """Check that no two rankings of a report have the same name, since the later one would take the other's place."""
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"rounds, fusions, approximate: two rankings are called {twice[0]!r}; rename one of them")
+
+
 def with_earlier(rounds: Sequence[Round]) -> Iterator[tuple[Round, dict[str, Round]]]:
     """Yield each round with the earlier rounds that it can build on, by name: those with one retriever."""
     for number, round_ in enumerate(rounds):

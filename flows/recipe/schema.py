@@ -149,6 +149,7 @@ class Recipe(Settings, Generic[P]):
     @model_validator(mode="after")
     def _rounds_build_on_earlier_ones(self) -> Recipe[P]:
         rules.names_differ(self.rounds, reserved=("bm25", *BM25_VARIANTS, "teacher", *STARTS))
+        rules.rankings_differ(self.run_names())
         rules.mining_rounds_exist(self.rounds)
         rules.starts_exist(self.rounds, self.run_names(), pretrains=self.pretrain is not None)
         rules.views_exist(self.rounds)

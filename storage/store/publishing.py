@@ -16,6 +16,9 @@ from storage.files import (
 )
 from storage.store.manifest_checks import LOGS, MANIFEST, TABLES, all_files
 
+SCRATCH = "scratch"
+"""The folder in a work folder that is not published: checkpoints, records of shards, temporary files."""
+
 Describe = Callable[[dict[str, File], dict[str, File]], Manifest]
 """Returns the manifest of these data files and logs."""
 
@@ -25,14 +28,14 @@ class UndeclaredFile(Exception):
 
 
 def write_manifest(work: Path, stage: str, describe: Describe) -> Manifest:
-    """Delete unfinished files, hash the others and write the manifest last, all flushed to disk.
+    """Delete unfinished files, hash the others and write the manifest last, all flushed to disk. `SCRATCH` stays.
 
     Raises UndeclaredFile for a link, a device or a file that the table does not declare; that file stays.
     """
     (work / MANIFEST).unlink(missing_ok=True)
     drop_unfinished(work)  # of a process that was killed while it wrote a shard
     paths = sorted(path for path in work.rglob("*") if not path.is_dir() or path.is_symlink())
-    paths = [path for path in paths if not is_system_file(path.name)]
+    paths = [path for path in paths if not is_system_file(path.name) and path.relative_to(work).parts[0] != SCRATCH]
     if links := [path for path in paths if path.is_symlink() or not path.is_file()]:
         raise UndeclaredFile(f"{links[0]}: {stage} may not publish a link or a device; delete it and run again")
     follow_umask(paths, work)

@@ -3,9 +3,11 @@
     STORE/.pretrieve-store          the version of this format (storage.store.marker)
     STORE/<stage>/<key>/            a published artifact with its manifest.json
     STORE/.work/<stage>-<key>/      an artifact being built, or left by a build that was interrupted
-    STORE/.damaged/<stage>-<key>/   a quarantined artifact, whose files differed from its manifest
+    STORE/.damaged/<stage>-<key>-<time>/   a quarantined artifact, whose files differed from its manifest
+    STORE/.runs/                    which artifacts runs need (storage.store.run_notes)
     STORE/.locks/                   which process builds what (storage.store.store_locks)
     STORE/.rebuilds/                which artifacts are to be built again (storage.store.rebuilds)
+    STORE/.prefect/                 results and database of the embedded server
     STORE/ledger/                   what generators have generated (storage.generation_cache.cache)
     STORE/reports/                  pages for people
 
@@ -30,11 +32,10 @@ from storage.files import drop_unfinished, exchange, flush, full_disk_explained
 from storage.store.locks import Check, Locks
 from storage.store.manifest_checks import Damage, contradictions, find_damage, read_manifest
 from storage.store.marker import KEY, is_artifact, is_read_only, mark, recognise
-from storage.store.publishing import Describe, write_manifest
+from storage.store.publishing import SCRATCH, Describe, write_manifest
 from storage.store.rebuilds import is_pending
 from storage.store.store_locks import store_locks
 
-SCRATCH = "scratch"  # the folder in a work folder that is not published
 NO_STAGES = ("reports", "ledger")  # folders of the store that have no artifacts
 LEASE = 60.0  # seconds after which another host may take over what a host that died was building
 
@@ -185,7 +186,7 @@ class Store:
         """
         work = self.work(stage, key)
         if is_artifact(work) and self.folder(stage, key).exists():
-            _discard(work)
+            _discard(work, work)
         with full_disk_explained(work):
             work.mkdir(parents=True, exist_ok=True)
         drop_unfinished(work)
@@ -194,10 +195,10 @@ class Store:
     def publish(self, stage: str, key: str, describe: Describe) -> Manifest:
         """Write the manifest of the work folder's files and rename the folder to its final name.
 
+        Where this fails or is killed, what a build resumes from stays in the work folder, `SCRATCH` included.
         Returns the manifest of the published artifact: another process may have published an intact one first.
         """
         work, folder = self.work(stage, key), self.folder(stage, key)
-        shutil.rmtree(work / SCRATCH, ignore_errors=True)
         manifest = write_manifest(work, stage, describe)
         folder.parent.mkdir(parents=True, exist_ok=True)
         if not self._rename(work, folder):
@@ -215,6 +216,8 @@ class Store:
         """
         check = self._held.get(work.name, lambda: None)
         check()
+        if (work / SCRATCH).exists():
+            _discard(work / SCRATCH, work)
         while True:
             try:
                 os.rename(work, folder)
@@ -225,21 +228,21 @@ class Store:
                     raise
             if is_pending(self.root, folder.parent.name, folder.name):
                 if exchange(work, folder):
-                    _discard(work)
+                    _discard(work, work)
                     return True
                 self._quarantine(folder)  # two steps: in between the artifact is missing, and would be built again
                 continue
             before = _inode(folder)
             if (damage := self.quarantine_if_damaged(folder)) is None:
-                _discard(work)
+                _discard(work, work)
                 return False
             if before is not None and _inode(folder) == before:  # it cannot be moved, so the rename would never succeed
                 raise DamagedArtifact(damage.in_one_line())
 
 
-def _discard(work: Path) -> None:
-    """Delete a work folder under another name, so that no build resumes from a half of it after a kill."""
-    discarded = work.rename(work.with_name(f"deleted-{work.name}-{time.time_ns()}"))
+def _discard(folder: Path, work: Path) -> None:
+    """Delete a work folder, or a folder in it, under another name: no build resumes from a half of it after a kill."""
+    discarded = folder.rename(work.with_name(f"deleted-{work.name}-{time.time_ns()}"))
     shutil.rmtree(discarded, ignore_errors=True)  # garbage collection deletes it, too
 
 

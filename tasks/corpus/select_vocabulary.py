@@ -25,7 +25,7 @@ from storage.errors import UserError
 from storage.files import writing
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Documents, Vocabulary, passage_text
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, row_shards

@@ -25,7 +25,7 @@ from storage.external.database import Database
 from storage.external.mapped_index import MappedPassageIndex, MappedRowIndex, write_row_index
 from storage.external.mapped_strings import mapped_numbers, mapped_strings
 from storage.rows import parts, read_blocks, read_rows
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Checkpoint, Passages, Queries, Table
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.finetuning.training_data import missing_passage

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import blocks_with_keys
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages
 from tasks.finetuning.miners import Row
 from tasks.retrieval.run_lists import QUERIES_PER_BLOCK, Lists, Rows

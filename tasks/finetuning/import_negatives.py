@@ -24,7 +24,7 @@ from storage.external.database import Database
 from storage.imports import negative_files
 from storage.rows import in_one_chunk, read_table, write_rows
 from storage.settings import Seed, Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Negatives, Passages, Positives, Queries
 from tasks.finetuning.candidates import sample
 from tasks.finetuning.negatives_join import COUNTS, GIVEN, LABELS, LOCATE, MISSING, RANK, RANKED, RELEVANT, UNKNOWN

@@ -13,7 +13,7 @@ from storage.errors import UserError
 from storage.external.database import Database
 from storage.pseudo_queries import kept_queries
 from storage.rows import schema_of, write_rows
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, Positives, PseudoQueries, Qrels, Queries, Run, Table
 from tasks.session import print_line
 from tasks.stage import stage

@@ -22,7 +22,7 @@ from storage.errors import UserError
 from storage.files import write_atomically, writing
 from storage.rows import num_rows, read_table
 from storage.settings import Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores

@@ -11,7 +11,7 @@ import numpy as np
 from storage.artifact import Artifact
 from storage.files import writing
 from storage.rows import num_rows, read_rows, write_rows
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Pairs, Terms
 from tasks.corpus.split_corpus import TokenizerFile, load_tokenizer
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, row_shards

@@ -18,7 +18,7 @@ from storage.batched import arrow_blocks
 from storage.external.database import Database
 from storage.files import write_atomically
 from storage.rows import num_rows, rows_at
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Comparison, PseudoQueries
 from tasks.pseudo_queries.quality_counts import Figures, shortened
 from tasks.pseudo_queries.query_quality import COLUMNS, read_columns

@@ -19,7 +19,7 @@ from storage.batched import arrow_blocks
 from storage.external.database import Database
 from storage.rows import num_rows, parts, read_blocks, write_blocks
 from storage.settings import Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import PseudoQueries
 from tasks.pseudo_queries.dropped_counts import report_dropped
 from tasks.pseudo_queries.near_duplicates import is_similar, later_duplicates, similar_pairs

@@ -15,7 +15,7 @@ from pydantic import Field
 from storage.artifact import Source
 from storage.files import write_atomically, writing
 from storage.settings import Seed, Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Checkpoint
 from tasks.pseudo_queries.generators.pair_files import Side, split
 from tasks.pseudo_queries.generators.round_trip_search import Collection, Trip

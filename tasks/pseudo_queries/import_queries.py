@@ -19,7 +19,7 @@ from storage.external.database import Database
 from storage.imports import pseudo_query_files
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.progress import progress
 from tasks.runtime.shard import part

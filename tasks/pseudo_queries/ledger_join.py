@@ -26,7 +26,7 @@ from storage.batched import portions
 from storage.files import write_atomically, writing
 from storage.generation_cache.cache import BUCKETS, hashes_within
 from storage.rows import num_rows, read_rows, write_table
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, passage_sha256, passage_text
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import progress

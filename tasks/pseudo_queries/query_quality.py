@@ -23,7 +23,7 @@ from storage.formats.ids import share
 from storage.pseudo_queries import Alongside, kept_queries
 from storage.rows import parts, read_blocks, read_rows, write_rows
 from storage.settings import Seed, Settings
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
 from tasks.pseudo_queries.language_id import Languages
 from tasks.pseudo_queries.quality_counts import EXAMPLES, LONG_WORDS, Figures, round_trip, shortened

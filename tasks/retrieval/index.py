@@ -20,7 +20,7 @@ from storage.files import write_atomically
 from storage.rows import num_rows
 from storage.settings import Settings
 from storage.store.manifest_checks import MANIFEST
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Index, Passages, PseudoQueries, Vectors
 from tasks.stage import stage
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage.artifact import Artifact
 from storage.external.mapped_index import DERIVED, MappedPassageIndex, write_passage_index
 from storage.external.mapped_strings import mapped_strings, write_passage_texts
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages
 from tasks.runtime import distributed
 from tasks.runtime.leftovers import record, unfinished

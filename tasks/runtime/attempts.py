@@ -18,7 +18,7 @@ from types import TracebackType
 
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from tasks.runtime.energy import Meter
 from tasks.runtime.environment import cpu_seconds
 

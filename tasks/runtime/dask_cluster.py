@@ -36,7 +36,7 @@ from typing import Any, cast
 
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from tasks.runtime.prefect_task import EMBEDDED
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import ProcessFailed, Shard, write_shard_of_request

@@ -31,7 +31,8 @@ from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import Settings
 from storage.store.locks import LeaseLost
-from storage.store.store import SCRATCH, Store
+from storage.store.publishing import SCRATCH
+from storage.store.store import Store
 from tasks.runtime import distributed, remote_call
 from tasks.runtime.heartbeat import (
     SECONDS_BETWEEN_BEATS,

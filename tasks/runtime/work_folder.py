@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 
 CHECKPOINTS = Path(SCRATCH) / "training"
 """The states of a training from which it resumes."""

@@ -19,6 +19,7 @@ from benchmarks.adaptation_page import (
     RESULTS,
     against_bm25,
     agreement,
+    answer,
     groups,
     part,
     values_by_query,
@@ -63,7 +64,7 @@ def test_intervals_and_tests_are_over_seeds_and_queries(tmp_path: Path, monkeypa
         }  # fmt: skip
         pq.write_table(pa.table(values), values_file(row))
 
-    start, adapted = part(list(reversed(rows))).splitlines()[2:4]
+    start, adapted = part(list(reversed(rows))).splitlines()[4:6]
 
     # The two-way table by hand: the means of seeds are equal, so the queries' mean square decides.
     means = differences.mean(axis=0)
@@ -91,6 +92,23 @@ def test_the_returned_models_and_the_hybrid_are_compared_with_bm25(
     assert (name, returned.split()[0], fused.split()[0]) == ("covid-qa", "−0.050", "+0.150")
     # The smaller p of two, so Holm's factor is 2.
     assert p == f"{2 * stats.ttest_1samp(hybrid, 0).pvalue:.2g}"
+
+
+def test_the_answer_counts_significant_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adaptation_page, "VALUES", tmp_path)
+    rows = [run(1, "adapted", (0.1, 0.01), (0.2, 0.01)) | {"collection": name} for name in ("a", "b", "c")]
+    noise = np.array([-0.01, 0.01, -0.02, 0.02])
+    for row, gain in zip(rows, (0.3, 0.3, 0.0), strict=True):  # on the last one nothing differs significantly
+        values = {"query_id": ["a", "b", "c", "d"], "start": np.full(4, 0.25), "adapted": 0.25 + gain + noise}
+        pq.write_table(pa.table(values | {"bm25": 0.75 - gain * noise, "hybrid": 0.75 + 2 * noise}), values_file(row))
+
+    words = answer(groups(rows))
+
+    assert "From `tiny`, the returned model is significantly better than the start on 2 of 3 collections" in words
+    assert "significantly worse on 0 of 3. Compared with BM25 it is significantly better on 0 of 3" in words
+    assert (
+        "significantly worse on 3 of 3; fused with BM25 it is significantly better than BM25 alone on 0 of 3" in words
+    )
 
 
 def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:

@@ -11,13 +11,14 @@ from prefect.utilities.callables import parameter_schema
 
 from flows import deployed
 from flows.deployed import run_stage
-from flows.plan.plan import needed_for, planned
+from flows.plan.plan import named_jobs, needed_for, planned, with_inputs
 from flows.prefect_server.child_runs import runs_elsewhere
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.store import Store
+from tasks.job import needed_references
 from tasks.session import Session
 
 FLOWS = [
@@ -93,6 +94,18 @@ def test_a_goal_may_be_a_round(tmp_path: Path) -> None:
     jobs = needed_for(plan_of("quickstart", tmp_path), "retriever_1")
 
     assert {job.round for job in jobs.values()} == {"", "retriever_1"}
+
+
+def test_an_input_that_no_job_of_the_plan_builds_is_an_older_artifact(tmp_path: Path) -> None:
+    plan = plan_of("quickstart", tmp_path)
+    [start] = [reference for reference, job in plan.jobs.items() if job.stage.name == "pretrain"]
+    later = {reference: job for reference, job in plan.jobs.items() if reference != start}
+
+    jobs = with_inputs(later, named_jobs(later, "retriever_1"))
+
+    assert [job.stage.name for job in jobs.values() if start in job.needs()] == ["train"]
+    assert start not in jobs
+    assert needed_references(jobs.values()) == {*jobs, start}  # so a run's note protects it from garbage collection
 
 
 def test_an_unknown_goal_is_refused_with_what_there_is(tmp_path: Path) -> None:

@@ -56,6 +56,17 @@ def test_the_part_has_each_value_the_claims_and_the_cost() -> None:
     )
 
 
+def test_what_refutes_that_a_system_is_not_worse_is_the_smallest_p() -> None:
+    reports = [report(42, 0.375, 0.2), report(43, 0.625, 0.08)]
+    for made in (made for content in reports for made in content["claims"]["made"]):
+        made["expected"] = "not worse"
+
+    lines = seed_results.part(seed_results.kept(reports)).splitlines()
+
+    [line] = [line for line in lines if line.startswith("- dense is not significantly worse than bm25")]
+    assert line.endswith("(−0.125, +0.125; smallest p_holm = 0.08; no proof that both are equal)")
+
+
 @pytest.mark.parametrize("other", [report(42, 0.6, 0.1), report(43, 0.6, 0.1, bm25={"k1": 2.0})])
 def test_only_runs_of_one_recipe_with_different_seeds_are_kept_together(other: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="one recipe with different seeds"):

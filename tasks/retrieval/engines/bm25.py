@@ -21,7 +21,7 @@ from storage.artifact import Artifact
 from storage.pseudo_queries import Alongside, kept_queries
 from storage.row_index import PassageIndex
 from storage.rows import num_rows, read_rows
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors, passage_text
 from storage.vectors import Encoded
 from tasks.retrieval.index import EngineSettings, describe

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import PassageIndex
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded
 from tasks.retrieval.engines.bm25 import OPEN_INDEXES, Bm25, expanded, lists, modified

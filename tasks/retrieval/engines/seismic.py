@@ -24,7 +24,7 @@ from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.files import writing
 from storage.row_index import PassageIndex
-from storage.store.store import SCRATCH
+from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, Numbers, SparseRows
 from storage.vectors import Vectors as Weights

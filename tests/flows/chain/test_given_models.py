@@ -33,11 +33,11 @@ def test_a_model_that_fits_one_stage_is_checked_for_a_later_one_with_longer_pair
             teacher=teacher, queries=table, passages=table, positives=table, negatives=table,
             settings=Scoring(query_max_tokens=8, max_tokens=positions),
         )  # fmt: skip
-        check_models(plan)
+        check_models(plan.jobs, plan)
         rerank(
             teacher=teacher, run=table, queries=table, passages=table,
             settings=Reranking(query_max_tokens=8, max_tokens=positions + 1, depth=10),
         )  # fmt: skip
 
         with pytest.raises(UserError, match=f"max_tokens: expected at most {positions}, found {positions + 1}"):
-            check_models(plan)
+            check_models(plan.jobs, plan)

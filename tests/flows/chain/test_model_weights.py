@@ -51,15 +51,15 @@ def test_only_pickled_weights_are_converted_and_only_once(folders: tuple[Path, P
 def test_a_pickled_model_is_checked_before_anything_is_built(folders: tuple[Path, Path], tmp_path: Path) -> None:
     with session(Session(Store(tmp_path / "empty"), planning=True)) as plan:
         initialise(model_weights(str(folders[1])), settings=SETTINGS)
-        check_models(plan)
+        check_models(plan.jobs, plan)
         (folders[1] / "pytorch_model.bin").write_bytes(pickle.dumps(print))
 
         with pytest.raises(UserError, match=r"pickled/pytorch_model\.bin: expected tensors by name"):
-            check_models(plan)
+            check_models(plan.jobs, plan)
 
         (folders[1] / "pytorch_model.bin").unlink()
         torch.save({"bert.other": torch.ones(1)}, folders[1] / "pytorch_model.bin")
         with pytest.raises(UserError, match=r"pickled/model\.safetensors: expected the model of config") as refusal:
-            check_models(plan)
+            check_models(plan.jobs, plan)
     assert "/pretrieve-" not in str(refusal.value)
     assert not (tmp_path / "empty").exists()

@@ -93,6 +93,21 @@ def test_a_change_that_cannot_be_made_is_named(change: str, message: str) -> Non
         load_recipe("quickstart", [change])
 
 
+ONLY_RETRIEVERS = [
+    "evaluate.comparisons=[]", "claims=null", "headline={run: retriever_2, baseline: retriever_1, metric: MRR@10}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", [
+    ["fusions.0.name=retriever_1"],
+    ["fusions.0.name=bm25"],
+    ["rounds.2.name=retriever_1_dense", "rounds.0.rows=[dense]", "fusions=[]"],
+])  # fmt: skip
+def test_two_rankings_of_one_name_are_refused(changes: list[str]) -> None:
+    with pytest.raises(UserError, match=r"two rankings are called '(retriever_1|bm25|retriever_1_dense)'"):
+        load_recipe("quickstart", [*ONLY_RETRIEVERS, *changes])
+
+
 def test_the_recipes_seed_is_every_sections_unless_it_has_its_own() -> None:
     recipe, _ = load_recipe("small/cot_mae", ["seed=7", "pretrain.seed=9"])
 

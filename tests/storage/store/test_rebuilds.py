@@ -115,7 +115,7 @@ def test_after_a_kill_a_replaced_artifact_never_returns(store: Store, monkeypatc
     assert list(work.parent.iterdir()) == [work]
 
 
-def _kill(work: Path) -> None:
+def _kill(*_: Path) -> None:
     raise KeyboardInterrupt
 
 

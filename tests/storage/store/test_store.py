@@ -41,6 +41,26 @@ def test_publishing_lists_data_and_logs_apart_and_drops_scratch(stored: tuple[St
     assert not store.work("made", KEY).exists()
 
 
+def test_what_a_build_resumes_from_stays_where_publishing_fails(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    work = store.begin("made", KEY)
+    (work / "shard.bin").write_bytes(b"finished")
+    (work / "scratch").mkdir()
+    (work / "scratch" / "record").write_text("of the shard")
+
+    def full(*_: dict[str, File]) -> Manifest:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        store.publish("made", KEY, full)
+
+    again = store.begin("made", KEY)
+    assert (again / "shard.bin").read_bytes() == b"finished"
+    assert (again / "scratch" / "record").read_text() == "of the shard"
+    assert set(store.publish("made", KEY, described).files) == {"shard.bin"}
+    assert [path.name for path in store.folder("made", KEY).iterdir() if path.name == "scratch"] == []
+
+
 def test_the_hash_covers_data_and_not_logs() -> None:
     one = described({"a": File(1, "x")}, {"logs/l": File(1, "y")})
     other_log = described({"a": File(1, "x")}, {"logs/l": File(2, "z")})
