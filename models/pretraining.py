@@ -3,6 +3,8 @@
 A module of `models.papers` has `Settings` (a frozen dataclass; `reads` and `counts_terms` name the inputs that it
 needs), `make_batch(raw, tokenizer, settings, random)`, and `Pretraining(initial, settings)`, a module that is an
 `Objective`. `make_batch` builds any consecutive rows of a step, whose random numbers `random` (a `RowRandom`) samples.
+`Settings` also has `max_tokens`, and may have `rows_per_text` (1 if not) and `trains_heads` (true if not). With chunks,
+`compare` gets vectors and a batch without fields (`tasks.training.step_batch.StepBatch`), so it reads the vectors only.
 """
 
 from __future__ import annotations

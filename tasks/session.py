@@ -27,11 +27,12 @@ def default_workers() -> int:
 
 
 class Execution(Settings):
-    """The settings for running stages. None of them is in a key: they change no more than how sums are rounded.
+    """The settings for running stages. None of them is in a key.
 
     Defaults depend on the machine only where that changes no byte of an artifact. `threads` and `processes` change the
     order in which a training adds floating-point numbers; a long training makes the differences larger
-    (docs/operate/sizing.md). Their defaults are the same anywhere.
+    (docs/operate/sizing.md). Their defaults are the same anywhere. `device`, and more processes than a batch has
+    chunks, also draw other dropout, so that a training differs as with another seed.
     """
 
     workers: int = Field(default_factory=default_workers, gt=0)

@@ -120,10 +120,8 @@ def _word_distribution(inputs: AnalysisInputs, settings: word_distribution.Setti
     reading = word_distribution.Reading(
         **settings.model_dump(), max_tokens=length, precision=inputs.recipe.encode.precision
     )
-    terms, checkpoint = (
-        count_terms(pairs=inputs.pairs, tokenizer=inputs.tokenizer),
-        inputs.rounds.initial_checkpoints["pretrained"],
-    )
+    terms = count_terms(pairs=inputs.pairs, tokenizer=inputs.tokenizer)
+    checkpoint = inputs.rounds.initial_checkpoints["pretrained"]
     return word_distribution.word_distribution(pairs=inputs.pairs, terms=terms, checkpoint=checkpoint, settings=reading)
 
 

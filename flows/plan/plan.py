@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flows.chain.chain import chain
+from flows.recipe.round_schema import Round, retrievers
 from flows.recipe.schema import STARTS, Recipe
 from storage.errors import UserError, suggestion
 from storage.settings import without_seeds
@@ -44,7 +46,8 @@ def _check_once(recipe: Recipe[Any]) -> None:
 
     The runs of a matrix or a study differ mostly in seeds and splits, and a check takes longer than the rest of a plan.
     """
-    names = [recipe.backbone.weights, recipe.teacher and recipe.teacher.weights]
+    starts = [_given_start(round_, recipe) for round_ in recipe.rounds]
+    names = [recipe.backbone.weights, recipe.teacher and recipe.teacher.weights, *starts]
     weights = [sources.weights(name).reference for name in names if name]
     checked = (*weights, json.dumps(without_seeds(recipe.model_dump(mode="json", exclude=UNCHECKED))))
     if checked not in _accepted:
@@ -53,7 +56,10 @@ def _check_once(recipe: Recipe[Any]) -> None:
 
 
 def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
-    """Raise UserError for settings that do not fit the backbone's shape, which a stage would refuse hours later."""
+    """Raise UserError for settings that do not fit a model's shape, which a stage would refuse hours later.
+
+    Rounds that start from a key of the store are not checked.
+    """
     weights = sources.weights(recipe.backbone.weights)
     check_tokenizer(weights.path)
     check_vocabulary(recipe.backbone.vocabulary, weights.path)
@@ -67,11 +73,27 @@ def _check_lengths_and_layers(recipe: Recipe[Any]) -> None:
         dense = round_.train.retriever.dense if round_.train else None
         location, projected = f"rounds: {round_.name}: truncate_dims", dense.dim if dense else None
         check_dimensions(location, round_.truncate_dims, projected, weights.path)
-        if round_.train is not None:
+        first = _first_start(round_, recipe)
+        name = recipe.backbone.weights if first in STARTS else _given_start(round_, recipe)
+        if round_.train is not None and name is not None:
             check_training(
-                round_.name, round_.train, recipe.encode, recipe.backbone, weights.path,
+                round_.name, round_.train, recipe.encode, recipe.backbone, sources.weights(name).path,
                 starts_there=round_.start in STARTS,
             )  # fmt: skip
+
+
+def _first_start(round_: Round, recipe: Recipe[Any]) -> str:
+    """Return what a round starts from, or what the earlier rounds do from which it starts."""
+    rounds, start = retrievers(recipe.rounds), round_.start
+    while start in rounds:
+        start = rounds[start].start
+    return start
+
+
+def _given_start(round_: Round, recipe: Recipe[Any]) -> str | None:
+    """Return the folder or hub name of the model from which a round starts at first; None where it is another start."""
+    start = _first_start(round_, recipe)
+    return start if "/" in start or Path(start).is_dir() else None
 
 
 def needed_for(plan: Session, goal: str) -> Mapping[str, Job]:

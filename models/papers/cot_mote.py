@@ -146,12 +146,8 @@ class Pretraining(nn.Module):
             raise ValueError("switched: expected separate query and passage encoders, found one encoder")
         if settings.lexical_bottleneck:
             initial.model.check_width("lexical_bottleneck")
-        self.model, self.encoder, self.settings, self.pooling = (
-            initial.model,
-            initial.encoder,
-            settings,
-            initial.pooling,
-        )
+        self.model, self.encoder, self.pooling = initial.model, initial.encoder, initial.pooling
+        self.settings = settings
         self.decoder = AutoRegressiveDecoder(
             initial.model,
             num_blocks=settings.decoder_layers,

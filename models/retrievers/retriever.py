@@ -51,7 +51,7 @@ class Retriever(nn.Module):
         config = encoder.passage.config
         heads: dict[str, nn.Module] = {}
         if settings.dense:
-            heads["dense"] = dense.View(config, settings.dense, tokenizer, encoder.pooling)
+            heads["dense"] = dense.View(config, settings.dense, encoder.pooling)
         if settings.late:
             heads["late"] = late.View(config, settings.late, tokenizer)
         if settings.lexical:

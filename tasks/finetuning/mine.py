@@ -107,7 +107,8 @@ def miner(settings: MiningSettings, runs: int, scores: Artifact[TeacherScores] |
     """Return the miner's module; raise UserError if it cannot read this number of runs or this teacher."""
     module = importlib.import_module(f"tasks.finetuning.miners.{settings.miner}")
     if runs != 1 and not (runs and module.SEVERAL_RUNS):
-        raise UserError(f"mine.miner: {settings.miner} reads one ranking, found {runs}; only `union` reads several")
+        number = "one or more rankings" if module.SEVERAL_RUNS else "one ranking"
+        raise UserError(f"mine.miner: {settings.miner} reads {number}, found {runs}")
     if (scores is None) == module.READS_SCORES:
         raise UserError(
             f"mine.miner: {settings.miner} {'reads' if module.READS_SCORES else 'does not read'} a teacher's scores"

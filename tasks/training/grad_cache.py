@@ -1,4 +1,6 @@
-"""The gradients of an objective over a batch: at once, in chunks, or on several processes, always the same.
+"""The gradients of an objective over a batch: at once, in chunks, or on several processes.
+
+They are the same but for dropout, which is drawn by chunk, and for how sums are rounded.
 
 With chunks, vectors are computed without a graph, the gradients of the comparison at the vectors are kept, and each
 chunk is encoded again with the same dropout to propagate them: GradCache (Gao et al. 2021). The first chunk of a

@@ -13,7 +13,7 @@ from models.objective import Batch, Losses
 from models.tokens import num_tokens
 from tasks.training.step_batch import StepBatch
 
-UNREAD, SKIPPED = "sum of losses and norms", "skipped_steps"
+SUM, SKIPPED = "sum of losses and norms", "skipped_steps"
 LOSS_SCALE, LEAST_SCALE = "loss_scale", 2.0**-16
 
 
@@ -46,22 +46,21 @@ class Interval:
         if may_skip:
             self._skipped.append(~norm.isfinite())
 
-    def read(self, values: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return values of the device as numbers, transferred together; steps that float16 skipped are counted too."""
-        skipped = {SKIPPED: torch.stack(self._skipped).sum()} if self._skipped else {}
-        named = {**values, **skipped, UNREAD: torch.stack(self._sums).sum()}
-        numbers = torch.stack([value.detach().double() for value in named.values()]).tolist()
-        return dict(zip(named, numbers, strict=True))
+    def read(self, values: Mapping[str, Tensor], losses: Losses, where: str) -> dict[str, float]:
+        """Return values of the device as numbers, transferred together; steps that float16 skipped are counted too.
 
-    def check(self, values: dict[str, float], losses: Losses, where: str) -> None:
-        """Remove the sum of the interval's losses and norms; raise `Diverged` unless it is finite.
-
-        In float16 it is also raised where the loss scale shrinks and shrinks, since every gradient is infinite.
+        Raises `Diverged` where a loss or a gradient norm of the interval was not finite. In float16 it is also raised
+        where the loss scale shrinks and shrinks, since every gradient is infinite.
         """
-        if not math.isfinite(values.pop(UNREAD)) or values.get(LOSS_SCALE, 1.0) < LEAST_SCALE:
-            of_losses = {name: values[name] for name in losses}
-            measured = f"the losses are {of_losses}, the gradient norm is {values['gradient_norm']}"
+        skipped = {SKIPPED: torch.stack(self._skipped).sum()} if self._skipped else {}
+        named = {**values, **skipped, SUM: torch.stack(self._sums).sum()}
+        numbers = torch.stack([value.detach().double() for value in named.values()]).tolist()
+        read = dict(zip(named, numbers, strict=True))
+        if not math.isfinite(read.pop(SUM)) or read.get(LOSS_SCALE, 1.0) < LEAST_SCALE:
+            of_losses = {name: read[name] for name in losses}
+            measured = f"the losses are {of_losses}, the gradient norm is {read['gradient_norm']}"
             raise Diverged(f"{where}: {measured}; lower the learning rate")
+        return read
 
     def rates(self) -> dict[str, float]:
         """Return rows and tokens per second of the interval, and begin the next."""

@@ -20,7 +20,7 @@ from models.layers.backbone import Backbone
 from models.layers.bert_config import BertConfig
 from models.representation import Pooling, Representation, Role, inner_products, pool
 from models.settings import VALIDATED, check_weight, omitted_at
-from models.tokens import Tokenizer, Tokens
+from models.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Settings:
 class View(nn.Module):
     """The pooled hidden state, projected if there is a dimension, and normalised to length 1 if requested."""
 
-    def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer, pooling: Pooling) -> None:
+    def __init__(self, config: BertConfig, settings: Settings, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
         self.normalise = bool(settings.normalise)

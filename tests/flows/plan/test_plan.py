@@ -311,3 +311,23 @@ def test_lengths_and_layers_are_checked_once_for_the_same_settings_and_weights(
             seeds_checked("seed=3", "encode.passage_max_tokens=100000")
     save_backbone(tmp_path / "bert", seed=1)
     assert seeds_checked("seed=4") == [4]
+
+
+def test_a_round_from_another_model_is_checked_against_that_model(tmp_path: Path) -> None:
+    for name, positions in (("bert", 64), ("longer", 128)):
+        (tmp_path / name).mkdir()
+        save_backbone(tmp_path / name)
+        shape = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": positions}))
+    given = ["dataset.path=nowhere", f"backbone.weights={tmp_path / 'bert'}", *SMALL_LENGTHS]
+
+    def plan_from(start: str) -> None:
+        recipe, _ = load_recipe("cot_mae", [*given, f"rounds.0.start={start}", "rounds.0.train.passage_max_tokens=100"])
+        with sources.assuming_present():
+            planned(recipe, "cot_mae", Store.open_or_new(tmp_path / "store"))
+
+    with pytest.raises(UserError, match=r"train\.passage_max_tokens: expected at most 64, found 100"):
+        plan_from("backbone")
+    plan_from(str(tmp_path / "longer"))
+    with pytest.raises(UserError, match=r"train\.passage_max_tokens: expected at most 64, found 100"):
+        plan_from(str(tmp_path / "bert"))

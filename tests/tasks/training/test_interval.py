@@ -1,8 +1,9 @@
 """What a training logs and when; no number is read from the device in between."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,8 +74,8 @@ def test_a_step_reads_numbers_from_the_device_once(
     reads: list[dict[str, float]] = []
     read = Interval.read
 
-    def counted(self: Interval, values: Mapping[str, Tensor]) -> dict[str, float]:
-        reads.append(read(self, values))
+    def counted(self: Interval, *given: Any) -> dict[str, float]:
+        reads.append(read(self, *given))
         return reads[-1]
 
     def refused(tensor: Tensor) -> float:
