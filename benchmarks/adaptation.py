@@ -25,7 +25,7 @@ from flows.adapt.recipes import METRIC, SIZES, START
 from flows.adapt.request import Request
 from flows.adapt.results import encoding, suite
 from flows.adapt.run import adapt, checkpoints_of, start_of
-from flows.chain.rankers import Bm25System, IndexedBm25, IndexedRetriever, Retriever, System
+from flows.chain.rankers import Bm25System, IndexedBm25, IndexedRetriever, RetrieverSystem, System
 from flows.chain.suites import Collection, evaluate_collection
 from flows.evaluate.systems import by_name
 from storage.artifact import Artifact
@@ -46,7 +46,7 @@ class Hybrid:
     """BM25 and a retriever, fused by the sum of reciprocal ranks."""
 
     bm25: Bm25System
-    retriever: Retriever
+    retriever: RetrieverSystem
 
     def on(self, passages: Artifact[Passages], limits: Encoding, exact: Exact) -> HybridRanker:
         """Return the ranker of these passages."""
@@ -117,10 +117,10 @@ def _cpu_seconds(request: Request, store: Store) -> int:
     return round(sum(float(kind["cpu_seconds"]) for kind in report["costs"]["kinds"]))
 
 
-def _retriever(name: str, store: Store) -> Retriever:
+def _retriever(name: str, store: Store) -> RetrieverSystem:
     _, _, model = by_name(name, store)
     views, most = views_and_max_tokens(model.path)
-    return Retriever(model, views, max_tokens=most)
+    return RetrieverSystem(model, views, max_tokens=most)
 
 
 def _values(folder: Path, candidates: list[str], out: Path) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from flows.recipe.load import load_recipe
 from models.masking import IGNORED
 from models.pretraining import TermCounts
 from models.tokens import Tokenizer
-from tasks.pretraining.pretrain import Batches
+from tasks.pretraining.pretrain import PretrainingBatches
 from tasks.pretraining.token_cache import TokenCache
 
 DEVICES = ("cpu",)
@@ -59,7 +59,7 @@ def _case(folder: Path, name: str, contexts: str, rows: int, vocabulary: int) ->
     cache = TokenCache([_token_file(folder / f"{name}.arrow", contexts, rows, vocabulary)])
     counts = np.arange(1, vocabulary + 1)
     terms = TermCounts(rows, counts, counts) if settings.objective.counts_terms else None
-    batches = Batches(cache, terms, tokenizer, settings.model_copy(update={"batch": rows}))
+    batches = PretrainingBatches(cache, terms, tokenizer, settings.model_copy(update={"batch": rows}))
 
     def build() -> list[Any]:
         size = batches.num_rows

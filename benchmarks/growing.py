@@ -18,7 +18,7 @@ from tasks.finetuning.label_positives import label_passages
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.top import Top
 from tasks.finetuning.train import PLAIN, Training, train
-from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.initialise import BackboneSettings, initialise
 from tasks.pretraining.pair_contexts import Pairing, pair_contexts
 from tasks.pretraining.pretrain import Pretraining, pretrain
 from tasks.pseudo_queries.generate_queries import NamedGeneration, generate_queries
@@ -194,7 +194,7 @@ class Chain:
         return sources.weights(str(self.models / name))
 
     def _start(self) -> Artifact[tables.Checkpoint]:
-        settings = Backbone(weights=str(self.models / "dense"), start="weights", towers="siamese", layers=None,
+        settings = BackboneSettings(weights=str(self.models / "dense"), start="weights", towers="siamese", layers=None,
                             dropout=0.0, pooling="cls", seed=SEED)  # fmt: skip
         return initialise(self._model("dense"), settings=settings)
 

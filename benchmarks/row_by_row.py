@@ -9,11 +9,11 @@ import numpy as np
 from models.masking import IGNORED, mask_budget
 from models.papers.cot_mae import Batch
 from models.tokens import Tokenizer, pad
-from tasks.pretraining.pretrain import CONTEXTS, Batches
+from tasks.pretraining.pretrain import CONTEXTS, PretrainingBatches
 from tasks.training.epochs import rows_of_step
 
 
-def cot_mae_batch(batches: Batches) -> list[Batch]:
+def cot_mae_batch(batches: PretrainingBatches) -> list[Batch]:
     """Return the batch of step 0 as one chunk."""
     settings, tokenizer, random = batches.objective, batches.tokenizer, np.random.default_rng((batches.seed, 0))
     rows = rows_of_step(0, batches.batch, len(batches.cache), batches.seed)

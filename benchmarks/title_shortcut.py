@@ -50,7 +50,7 @@ from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.pretraining.heads import continue_heads, heads_of
 from tasks.pretraining.initialise import initialise
-from tasks.pretraining.pretrain import Batches
+from tasks.pretraining.pretrain import PretrainingBatches
 from tasks.session import Execution, Session, session
 
 RESULT = Path(__file__).parent / "results" / "title_shortcut.json"
@@ -178,7 +178,7 @@ def held_out_loss(
     objective.eval()
     losses: list[float] = []
     with tempfile.TemporaryDirectory() as out, torch.no_grad():
-        data = Batches.read(Path(out), pairs, None, checkpoint, settings)
+        data = PretrainingBatches.read(Path(out), pairs, None, checkpoint, settings)
         for step in range(HELD_OUT_BATCHES):
             batch: Any = data.rows(step, 0, data.num_rows)
             if shift:

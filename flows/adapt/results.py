@@ -12,7 +12,7 @@ from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, START, Start, threads
 from flows.adapt.survey import Survey
 from flows.chain import collection
-from flows.chain.rankers import Bm25System, Retriever
+from flows.chain.rankers import Bm25System, RetrieverSystem
 from flows.chain.suites import Collection, Suite
 from flows.export.export import export_checkpoint, new_folder
 from flows.search import ADAPTED, MODEL
@@ -91,7 +91,7 @@ def _indexed(original: Collection, chosen: Any, start: Start, survey: Survey) ->
     passages = collection.split(original, "corpus", sources.tokenizer(start.weights), splitting)
 
     def references(model: Any) -> dict[str, str]:
-        retriever = Retriever(model, ("dense",), max_tokens=start.max_tokens)
+        retriever = RetrieverSystem(model, ("dense",), max_tokens=start.max_tokens)
         indexed = retriever.on(passages, encoding(start), Exact(engine="exact"))
         return {"vectors": indexed.vectors.reference, "index": indexed.index.reference}
 

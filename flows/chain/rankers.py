@@ -58,7 +58,7 @@ class Bm25System:
 
 
 @dataclass(frozen=True)
-class Retriever:
+class RetrieverSystem:
     """A trained retriever, which ranks by the sum of its views or by a fusion of their rankings."""
 
     checkpoint: Model
@@ -84,7 +84,7 @@ class Retriever:
 class IndexedRetriever:
     """A retriever with its vectors and exact index of the passages of one collection."""
 
-    retriever: Retriever
+    retriever: RetrieverSystem
     passages: Artifact[Passages]
     vectors: Artifact[Vectors]
     index: Artifact[Index]

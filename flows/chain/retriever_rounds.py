@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.chain.backbone import initial_checkpoint, other_checkpoint
 from flows.chain.mining_rankings import MiningRankings, with_approximate_indexes
-from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, Retriever
+from flows.chain.rankers import IndexedBm25, IndexedRetriever, Ranker, RetrieverSystem
 from flows.chain.teacher import TeacherStages
 from flows.chain.training_examples import TrainingExamples
 from flows.recipe.approximate_schema import Approximate
@@ -33,8 +33,7 @@ from tasks.finetuning.import_negatives import import_negatives
 from tasks.finetuning.learn_fusion import learn_fusion
 from tasks.finetuning.mine import mine
 from tasks.finetuning.miners.top import Top
-from tasks.finetuning.select_queries import ExpertQueries as ExpertSelection
-from tasks.finetuning.select_queries import FewShot, sample_queries, suited_queries
+from tasks.finetuning.select_queries import ExpertSelection, FewShot, sample_queries, suited_queries
 from tasks.finetuning.train import train
 from tasks.retrieval.index import index
 from tasks.session import in_round
@@ -80,7 +79,7 @@ class Rounds:
         for round_ in expanded(self.recipe.rounds):
             with in_round(round_.name):
                 self.checkpoints[round_.name] = checkpoint = self._trained(round_)
-                retriever = Retriever(checkpoint, round_.views, round_.fuse)
+                retriever = RetrieverSystem(checkpoint, round_.views, round_.fuse)
                 indexed = retriever.on(self.passages, self.recipe.encode, self.recipe.index)
                 self.retrievers[round_.name] = indexed
                 for dim in round_.truncate_dims:

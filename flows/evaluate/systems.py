@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.chain.rankers import Bm25System, Retriever, System
+from flows.chain.rankers import Bm25System, RetrieverSystem, System
 from flows.chain.suites import Suite
 from flows.store.lookup import find, stored_vectors
 from storage.artifact import Artifact
@@ -53,7 +53,7 @@ def named_system(argument: str, suite: Suite, store: Store) -> NamedSystem:
     views, max_tokens = views_and_max_tokens(checkpoint.path)
     description = f"{full}: {' + '.join(views)}, reads {max_tokens:,} tokens at most"
     precision = recipe_precision(checkpoint, store) if isinstance(checkpoint, Artifact) else None
-    system = Retriever(checkpoint, views, max_tokens=max_tokens, precision=precision)
+    system = RetrieverSystem(checkpoint, views, max_tokens=max_tokens, precision=precision)
     return NamedSystem(name or short, description, system)
 
 

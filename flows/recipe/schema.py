@@ -27,7 +27,7 @@ from flows.recipe.sections import (
 )
 from storage.results.reported import check_reported, parse_reported
 from storage.settings import Seed, Settings
-from tasks.pretraining.initialise import Backbone
+from tasks.pretraining.initialise import BackboneSettings
 from tasks.pretraining.pair_contexts import Contexts
 from tasks.pretraining.pretrain import Pretraining
 from tasks.report.claims import Claims
@@ -51,7 +51,7 @@ class Recipe(Settings, Generic[P]):
     dataset: Dataset
     corpora: Corpora
     split: Split
-    backbone: Backbone
+    backbone: BackboneSettings
     queries: PseudoQuerySettings | None
     """Null where neither pre-training nor BM25 uses pseudo-queries."""
     contexts: Contexts | None

@@ -27,7 +27,7 @@ from tasks.analyses import write
 from tasks.evaluation.overlap import rank_biased_overlap
 from tasks.finetuning.candidates import relevant_passages
 from tasks.pseudo_queries.quality_counts import shortened
-from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
+from tasks.retrieval.run_lists import Rows, RunLists, Union, Values, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -89,7 +89,7 @@ def expert_disagreement(
             f"expert_disagreement: {qrels.reference}: no query has a relevant document among the passages; leave the "
             "analysis out"
         )
-    query_ids, lists, cases = pa.array(sorted(relevant)), [Lists(run) for run in runs], list[Case]()
+    query_ids, lists, cases = pa.array(sorted(relevant)), [RunLists(run) for run in runs], list[Case]()
     with bar(what="comparing views", unit="queries", total=len(query_ids)) as counter:
         for union in unions(lists, query_ids, settings.depth):
             cases += cases_of(union, relevant, settings)

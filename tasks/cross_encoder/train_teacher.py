@@ -59,7 +59,7 @@ def train_teacher(
     tokenizer, encoder = load_initial_encoder(start.path, settings)
     log_heads("train_teacher", {"pooler and classifier": _origin(encoder.new_weights)})
     data = TrainingData.read(queries, Corpus.share(out, passages), positives, negatives, settings)
-    batches = Batches(data, tokenizer, settings)
+    batches = TeacherBatches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
     with writing_files(out) as folder:
         cross_encoder.save(encoder, folder)
@@ -84,7 +84,7 @@ def check(folder: Path) -> None:
         raise UserError(f"teacher.weights: a teacher is a BERT, and {folder} has another model_type; name a BERT")
 
 
-class Batches:
+class TeacherBatches:
     """The queries of each training step with their passages, as token ids."""
 
     def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: TeacherTraining) -> None:

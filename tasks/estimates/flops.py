@@ -40,7 +40,7 @@ from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.train_teacher import TeacherTraining
 from tasks.estimates.allocations import Uncomputed
 from tasks.finetuning.train import Training
-from tasks.pretraining.initialise import Backbone, with_vocabulary
+from tasks.pretraining.initialise import BackboneSettings, with_vocabulary
 from tasks.pretraining.pretrain import Pretraining
 
 BERT_BASE = BertConfig(
@@ -65,7 +65,7 @@ class Cost:
 class Costs:
     """The costs of stages that start from a backbone, which is assumed to be BERT-base if its folder is missing."""
 
-    def __init__(self, folder: Path, backbone: Backbone, *, dropout: float = 0.0) -> None:
+    def __init__(self, folder: Path, backbone: BackboneSettings, *, dropout: float = 0.0) -> None:
         """`dropout` is that of hidden states, which changes memory and no FLOPs; attention has none, to save time."""
         self.assumed = not (folder / CONFIG).is_file()
         with naming("backbone"):

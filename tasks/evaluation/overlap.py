@@ -20,7 +20,7 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.tables import Overlap, Run
 from tasks.retrieval.ranking import Indices
-from tasks.retrieval.run_lists import Lists, Values, unions
+from tasks.retrieval.run_lists import RunLists, Values, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -49,7 +49,7 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
     """
     pairs = list(combinations(range(len(settings.names)), 2))
     overlaps: list[list[Values]] = [[] for _ in pairs]
-    lists = [Lists(run) for run in runs]
+    lists = [RunLists(run) for run in runs]
     counts = pc.value_counts(pa.concat_arrays([run.query_ids for run in lists]))
     query_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     with bar(what=f"comparing {len(pairs)} pairs of runs", unit="queries", total=len(query_ids)) as counter:

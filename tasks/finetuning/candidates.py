@@ -18,7 +18,7 @@ from storage.rows import blocks_with_keys
 from storage.store.publishing import SCRATCH
 from storage.tables import Passages
 from tasks.finetuning.miners import Row
-from tasks.retrieval.run_lists import QUERIES_PER_BLOCK, Lists, Rows
+from tasks.retrieval.run_lists import QUERIES_PER_BLOCK, Rows, RunLists
 from tasks.runtime.shard import Shard, part
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 QUERIES_PER_PART = 10_000
 
 
-def ranked_lists(runs: Sequence[Lists], query_ids: Sequence[str]) -> Iterator[tuple[str, list[list[Row]]]]:
+def ranked_lists(runs: Sequence[RunLists], query_ids: Sequence[str]) -> Iterator[tuple[str, list[list[Row]]]]:
     """Yield each of these queries with its ranked list in each run; a run may lack queries.
 
     Reading is fastest in the order of the runs, as `query_shards` gives it.
@@ -93,7 +93,7 @@ def counts_file(shard: int) -> str:
     return f"{SCRATCH}/counts-{shard:05d}.json"
 
 
-def query_shards(runs: Sequence[Lists]) -> list[Shard]:
+def query_shards(runs: Sequence[RunLists]) -> list[Shard]:
     """Return shards of QUERIES_PER_PART queries, whose ids are their content; there is at least one."""
     order = _common_order(runs)
     rows: Counter[str] = Counter()
@@ -107,7 +107,7 @@ def query_shards(runs: Sequence[Lists]) -> list[Shard]:
     return shards
 
 
-def _common_order(runs: Sequence[Lists]) -> list[str]:
+def _common_order(runs: Sequence[RunLists]) -> list[str]:
     """Return the queries of all runs in an order that agrees with each of them."""
     order: TopologicalSorter[str] = TopologicalSorter()
     for run in runs:

@@ -27,7 +27,7 @@ from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores
 from tasks.retrieval.ranking import Indices, ranges
-from tasks.retrieval.run_lists import Lists, Union, Values, unions
+from tasks.retrieval.run_lists import RunLists, Union, Values, unions
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
@@ -68,7 +68,7 @@ def learn_fusion(
     inputs = (runs, positives, passages)
     run_shards(ShardJob(write_examples, out, inputs, settings, "reading scores of positives", "queries"), shards)
     files = [out / shard.files[0] for shard in shards]
-    learned = sum(len(Examples.read(file).counts) for file in files)
+    learned = sum(len(FusionExamples.read(file).counts) for file in files)
     if not learned:
         raise UserError(
             f"{positives.path}: no list has a positive and other passages, so no weights can be learned; "
@@ -93,18 +93,18 @@ def write_examples(
     for union in unions(lists, query_ids, settings.depth):
         blocks.append(examples(union, own, relevant))
         task.done(len(union.query_ids))
-    Examples.write(task.out / task.shard.files[0], blocks)
+    FusionExamples.write(task.out / task.shard.files[0], blocks)
 
 
 def opened(
     runs: Sequence[Artifact[Run]], positives: Artifact[Positives], passages: Artifact[Passages]
-) -> tuple[list[Lists], pa.Table, dict[str, set[str]]]:
+) -> tuple[list[RunLists], pa.Table, dict[str, set[str]]]:
     """Return the lists of the runs, the positives, and the relevant passages of each query."""
     labels = read_table(positives, Positives)
-    return [Lists(run) for run in runs], labels, relevant_passages(labels, passages)
+    return [RunLists(run) for run in runs], labels, relevant_passages(labels, passages)
 
 
-def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> Examples:
+def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> FusionExamples:
     """Return the examples of a block of queries: each positive, and the passages that it must outscore."""
     pairs = [(query, passage) for query in union.query_ids.to_pylist() for passage in relevant.get(query, ())]
     names = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
@@ -115,11 +115,11 @@ def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]
     counts_P = np.searchsorted(rivals, queries_P, side="right") - starts_P
     positives_P, starts_P, counts_P = (values_P[counts_P > 0] for values_P in (positives_P, starts_P, counts_P))
     scores_RU = np.stack([imputed_scores(union, run) for run in range(len(union.lists))]).astype(np.float32)
-    return Examples(scores_RU[:, positives_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
+    return FusionExamples(scores_RU[:, positives_P], scores_RU[:, others_U[ranges(starts_P, counts_P)]], counts_P)
 
 
 @dataclass(frozen=True)
-class Examples:
+class FusionExamples:
     """The runs' scores, in single precision, of positives and of their rivals, the passages that each must outscore."""
 
     positives: NDArray[np.float32]
@@ -130,13 +130,13 @@ class Examples:
     """The number of rivals of each positive, at least one. [P]"""
 
     @staticmethod
-    def read(path: Path) -> Examples:
+    def read(path: Path) -> FusionExamples:
         """Read a file of `write`."""
         with np.load(path, allow_pickle=False) as file:
-            return Examples(**file)
+            return FusionExamples(**file)
 
     @staticmethod
-    def write(path: Path, blocks: Sequence[Examples]) -> None:
+    def write(path: Path, blocks: Sequence[FusionExamples]) -> None:
         """Write several blocks as one file."""
         positives = np.concatenate([block.positives for block in blocks], axis=1)
         rivals = np.concatenate([block.rivals for block in blocks], axis=1)
@@ -170,7 +170,7 @@ def learned_weights(files: Sequence[Path], num_runs: int, num_positives: int, st
     with bar(what="learning weights", unit="passes") as counter:
 
         def closure() -> torch.Tensor:
-            losses = [Examples.read(file).loss(weights.tolist()) for file in files]
+            losses = [FusionExamples.read(file).loss(weights.tolist()) for file in files]
             weights.grad = torch.tensor(sum(gradient for _, gradient in losses) / num_positives)
             counter.update(1)
             return torch.tensor(sum(loss for loss, _ in losses) / num_positives, dtype=torch.float64)

@@ -29,7 +29,7 @@ from tasks.finetuning.candidates import (
     sample,
 )  # fmt: skip
 from tasks.finetuning.miners import MiningSettings, NegativeSelector, QueryCandidates, Row
-from tasks.retrieval.run_lists import Lists
+from tasks.retrieval.run_lists import RunLists
 from tasks.runtime.shard import ShardJob, ShardTask, load_once, part
 from tasks.runtime.shards import run_shards
 from tasks.session import print_line
@@ -48,7 +48,7 @@ def mine(
 ) -> None:
     """Write each query's negatives; a query without a positive has none."""
     miner(settings, len(runs), scores)  # a wrong combination is refused here, before a process is started
-    shards = query_shards([Lists(run) for run in runs])
+    shards = query_shards([RunLists(run) for run in runs])
     run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
     counts = Counter[str]()
     for shard in shards:
@@ -86,7 +86,7 @@ class MiningContext:
         passages: Artifact[Passages], scores: Artifact[TeacherScores] | None,
     ) -> None:  # fmt: skip
         labels = read_table(positives, Positives)
-        self.settings, self.lists = settings, [Lists(run) for run in runs]
+        self.settings, self.lists = settings, [RunLists(run) for run in runs]
         self.relevant = relevant_passages(labels, passages)
         self.positives = positives_of_queries(labels)
         self.selector: NegativeSelector = miner(settings, len(runs), scores).Selector(settings, scores)

@@ -42,7 +42,7 @@ class RecallSample(Settings):
     seed: Seed
 
 
-class ExpertQueries(Settings):
+class ExpertSelection(Settings):
     """Selects the queries that a ranking answers best (CAME, section 5.3: Suit-Independent)."""
 
     names: list[str] = Field(min_length=2)
@@ -81,7 +81,7 @@ def suited_queries(
     positives: Artifact[Positives],
     passages: Artifact[Passages],
     *,
-    settings: ExpertQueries,
+    settings: ExpertSelection,
 ) -> None:
     """Write the queries on which no other run has a better reciprocal rank than the expert.
 

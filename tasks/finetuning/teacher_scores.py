@@ -14,7 +14,7 @@ from storage.tables import TeacherScores
 from tasks.finetuning.training_data import TrainingData
 
 
-class Teacher:
+class ScoreLookup:
     """The scores of a cross-encoder, looked up by the numbers of query and passage."""
 
     def __init__(self, data: TrainingData, pairs: NDArray[np.int64], scores: NDArray[np.float32], name: str) -> None:
@@ -22,13 +22,13 @@ class Teacher:
         self.data, self.pairs, self.scores, self.name = data, pairs[order], scores[order], name
 
     @staticmethod
-    def read(scores: Artifact[TeacherScores], data: TrainingData) -> Teacher:
+    def read(scores: Artifact[TeacherScores], data: TrainingData) -> ScoreLookup:
         """Read the scores of the queries that are trained on."""
         rows = read_table(scores, TeacherScores)
         query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.corpus.index.rows(rows["passage_id"])
         known = (query_rows >= 0) & (passage_rows >= 0)
         pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
-        return Teacher(data, pairs, rows["score"].to_numpy()[known], scores.reference)
+        return ScoreLookup(data, pairs, rows["score"].to_numpy()[known], scores.reference)
 
     def of(self, queries: Sequence[int], passages: Sequence[int]) -> NDArray[np.float32]:
         """Return the scores of queries with their own passages, [Q, G]; raise UserError if one is missing."""

@@ -28,9 +28,9 @@ from storage.errors import UserError
 from storage.files import writing_files
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
-from tasks.finetuning.teacher_scores import Teacher
+from tasks.finetuning.teacher_scores import ScoreLookup
 from tasks.finetuning.training_data import TrainingData
-from tasks.pretraining.initialise import Backbone, check_retriever, untrained
+from tasks.pretraining.initialise import BackboneSettings, check_retriever, untrained
 from tasks.retrieval.encode import Encoding, check_below
 from tasks.retrieval.shared_passages import Corpus
 from tasks.stage import stage
@@ -132,15 +132,21 @@ def train(
     data = TrainingData.read(
         queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
     )
-    teacher = None if scores is None else Teacher.read(scores, data)
-    batches = Batches(data, Tokenizer.load(start.path), settings, teacher)
+    teacher = None if scores is None else ScoreLookup.read(scores, data)
+    batches = RetrieverBatches(data, Tokenizer.load(start.path), settings, teacher)
     fit(Finetuning(model, settings.loss), batches.batch, batches.steps, out=out, settings=settings.fit,
         seed=settings.seed)  # fmt: skip
     save_retriever(model, out, tokenizer=start.path)
 
 
 def check(
-    name: str, settings: Training, encoding: Encoding, backbone: Backbone, folder: Path, *, starts_there: bool = False
+    name: str,
+    settings: Training,
+    encoding: Encoding,
+    backbone: BackboneSettings,
+    folder: Path,
+    *,
+    starts_there: bool = False,
 ) -> None:
     """Raise UserError for settings that the round `name` would refuse after hours, before anything is built.
 
@@ -190,10 +196,12 @@ def save_retriever(model: Retriever, out: Path, *, tokenizer: Path) -> None:
             copy_tokenizer(tokenizer, folder / QUERY)
 
 
-class Batches:
+class RetrieverBatches:
     """The examples of each training step, as token ids."""
 
-    def __init__(self, data: TrainingData, tokenizer: Tokenizer, settings: Training, teacher: Teacher | None) -> None:
+    def __init__(
+        self, data: TrainingData, tokenizer: Tokenizer, settings: Training, teacher: ScoreLookup | None
+    ) -> None:
         self.data, self.tokenizer, self.settings, self.teacher = data, tokenizer, settings, teacher
         self.steps = settings.num_steps(len(data.queries))
         self.markers = marker_ids(settings.retriever.late, tokenizer)

@@ -40,7 +40,7 @@ class ExampleSettings(Protocol):
 
 
 @dataclass(frozen=True)
-class Lists:
+class PassageLists:
     """A list of passages for each query."""
 
     offsets: RowNumbers
@@ -50,7 +50,7 @@ class Lists:
         return self.passage_rows[self.offsets[query] : self.offsets[query + 1]]
 
     @staticmethod
-    def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: Corpus) -> Lists:
+    def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: Corpus) -> PassageLists:
         """Return the passages that a table names for each of these queries, in its order, with a block in memory."""
         query_rows, passage_rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in _blocks(labels, table, ["query_id", "passage_id"]):
@@ -62,7 +62,7 @@ class Lists:
         numbers = np.concatenate(query_rows)
         order = np.argsort(numbers, kind="stable")
         offsets = np.searchsorted(numbers[order], np.arange(len(queries) + 1))
-        return Lists(offsets, np.concatenate(passage_rows)[order])
+        return PassageLists(offsets, np.concatenate(passage_rows)[order])
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class TrainingData:
     query_index: RowIndex
     queries: Sequence[str]
     """The texts of the queries that have a positive."""
-    positives: Lists
+    positives: PassageLists
     """Each query's, in the order of the table."""
-    negatives: Lists
+    negatives: PassageLists
     """Each query's, in the order of their rank."""
     settings: ExampleSettings
 
@@ -95,8 +95,8 @@ class TrainingData:
             wanted = "a positive passage and negatives" if mined_only else "a positive passage"
             raise UserError(f"{queries.reference}: none of its queries has {wanted}; training needs some")
         query_index = RowIndex(topics["query_id"])
-        relevant = Lists.read(positives, Positives, query_index, corpus)
-        hard = Lists.read(negatives, Negatives, query_index, corpus)
+        relevant = PassageLists.read(positives, Positives, query_index, corpus)
+        hard = PassageLists.read(negatives, Negatives, query_index, corpus)
         return TrainingData(corpus, query_index, topics["text"].to_pylist(), relevant, hard, settings)
 
     def examples(self, step: int) -> tuple[list[int], list[int]]:

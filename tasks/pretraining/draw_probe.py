@@ -26,7 +26,7 @@ CUTOFF = 10
 TEXTS_PER_BATCH = 64
 
 
-class Probe(Settings):
+class ProbeSettings(Settings):
     """The interval and the size of the probe."""
 
     every: int = Field(gt=0)
@@ -88,8 +88,8 @@ class RetrievalProbe:
     """Measures the MRR@10 of the probe's queries on its passages at intervals of steps; {} without a probe."""
 
     def __init__(
-        self, pairs: Artifact[Pairs] | None, encoder: DenseEncoder, tokenizer: Tokenizer, settings: Probe | None,
-        max_tokens: int,
+        self, pairs: Artifact[Pairs] | None, encoder: DenseEncoder, tokenizer: Tokenizer,
+        settings: ProbeSettings | None, max_tokens: int,
     ) -> None:  # fmt: skip
         self.encoder, self.tokenizer, self.every = encoder, tokenizer, settings.every if settings else 0
         rows = read_table(pairs, Pairs, ["text", "queries"]).to_pylist() if pairs else []

@@ -32,7 +32,7 @@ from tasks.stage import stage
 from tasks.training.initial_heads import log_heads
 
 
-class Backbone(Settings):
+class BackboneSettings(Settings):
     """The initial network of all systems of a recipe."""
 
     weights: str
@@ -61,7 +61,7 @@ class Backbone(Settings):
 
 
 @stage(version=2, table=Checkpoint)
-def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
+def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> None:
     """Write the initial checkpoint; a vocabulary head that the weights lack is initialised randomly.
 
     If the weights are a checkpoint of this project with two encoders, pre-training heads or a retriever's views, these
@@ -82,7 +82,7 @@ def initialise(out: Path, weights: Source, *, settings: Backbone) -> None:
                 shutil.copyfile(weights.path / name, temporary)
 
 
-def opened(folder: Path, settings: Backbone) -> DenseEncoder:
+def opened(folder: Path, settings: BackboneSettings) -> DenseEncoder:
     """Return the encoders of a folder and the settings; raise UserError if the folder is broken or does not fit."""
     try:
         with refuse_unusable(folder):
@@ -96,7 +96,7 @@ def opened(folder: Path, settings: Backbone) -> DenseEncoder:
     return encoder
 
 
-def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
+def _encoder(folder: Path, settings: BackboneSettings) -> DenseEncoder:
     if settings.start == "random":
         return untrained(folder, settings)
     if not (folder / towers.SHARING).exists():
@@ -110,7 +110,7 @@ def _encoder(folder: Path, settings: Backbone) -> DenseEncoder:
     return DenseEncoder(encoder.passage, pooling_of(folder, settings.pooling), encoder.query)
 
 
-def untrained(folder: Path, settings: Backbone) -> DenseEncoder:
+def untrained(folder: Path, settings: BackboneSettings) -> DenseEncoder:
     """Return encoders like a folder's model with random weights; raise ValueError if the settings do not fit it."""
     model = backbones.create(folder, with_vocabulary(backbones.sizes(folder), settings), layers=settings.layers)
     return towers.build_encoders(DenseEncoder(model, pooling_of(folder, settings.pooling)), settings.towers)
@@ -125,14 +125,14 @@ def check_tokenizer(folder: Path) -> None:
             raise UserError(f"backbone: {error}") from None
 
 
-def check_retriever(requested: RetrieverSettings, backbone: Backbone, folder: Path) -> None:
+def check_retriever(requested: RetrieverSettings, backbone: BackboneSettings, folder: Path) -> None:
     """Raise ValueError if a retriever contradicts the files of the backbone's folder where these state all of it."""
     stated = read_stated_retriever(folder) if backbone.pooling is None else None
     if stated and (problem := contradiction(requested, stated.settings)):
         raise ValueError(f"{problem}; backbone.pooling {stated.pooling} in place of null takes the pooling only")
 
 
-def with_vocabulary(config: BertConfig, settings: Backbone) -> BertConfig:
+def with_vocabulary(config: BertConfig, settings: BackboneSettings) -> BertConfig:
     """Return a configuration with the size of the reduced vocabulary, in which [PAD] has the first id."""
     return config if settings.vocabulary is None else replace(config, vocab_size=settings.vocabulary, pad_token_id=0)
 

@@ -27,9 +27,9 @@ from storage.files import writing
 from storage.rows import read_table
 from storage.settings import Seed, Settings
 from storage.tables import Checkpoint, Pairs, Terms
-from tasks.pretraining.draw_probe import Probe, RetrievalProbe
+from tasks.pretraining.draw_probe import ProbeSettings, RetrievalProbe
 from tasks.pretraining.heads import continue_heads, heads_of
-from tasks.pretraining.initialise import Backbone, save_checkpoint, untrained
+from tasks.pretraining.initialise import BackboneSettings, save_checkpoint, untrained
 from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.stage import stage
 from tasks.training.epochs import rows_of_step
@@ -64,7 +64,7 @@ class Pretraining(Settings, Generic[P]):
     """Instead of steps: passes over the texts."""
     batch: int = Field(gt=0)
     """Texts per step, each with its context."""
-    probe: Probe | None
+    probe: ProbeSettings | None
     fit: OptimisationSettings
     seed: Seed
 
@@ -95,7 +95,7 @@ def pretrain(
 ) -> None:
     """Write the pre-trained encoder with its vocabulary head; decoder and heads go to `heads.safetensors`."""
     paper = import_module(f"models.papers.{settings.paper}")
-    batches = Batches.read(out, pairs, terms, start, settings)
+    batches = PretrainingBatches.read(out, pairs, terms, start, settings)
     encoder = towers.load(start.path)
     torch.manual_seed(settings.seed)
     try:
@@ -122,7 +122,7 @@ def pretrain(
             save_file({name: head.detach().contiguous() for name, head in heads.items()}, temporary)
 
 
-def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
+def check(settings: Pretraining[Any], backbone: BackboneSettings, folder: Path) -> None:
     """Raise UserError for settings that the stage would refuse after hours, before anything is built.
 
     The modules are built without memory. If the backbone's folder is missing, as in a plan, nothing is checked.
@@ -158,7 +158,7 @@ def check(settings: Pretraining[Any], backbone: Backbone, folder: Path) -> None:
         )
 
 
-class Batches:
+class PretrainingBatches:
     """The batches of a pre-training; processes and workers build any rows of any step on their own."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Batches:
     def read(
         out: Path, pairs: Artifact[Pairs], terms: Artifact[Terms] | None, start: Artifact[Checkpoint],
         settings: Pretraining[Any],
-    ) -> Batches:  # fmt: skip
+    ) -> PretrainingBatches:  # fmt: skip
         """Tokenise all pairs into a cache below `out`, and read the term counts if the paper needs them."""
         tokenizer = Tokenizer.load(start.path)
         cache = tokenised(out, pairs, tokenizer, contexts=settings.objective.reads != "texts")
@@ -182,7 +182,7 @@ class Batches:
         if terms is not None:
             table = read_table(terms, Terms)
             counts = pretraining.TermCounts(len(cache), table["texts"].to_numpy(), table["occurrences"].to_numpy())
-        return Batches(cache, counts, tokenizer, settings)
+        return PretrainingBatches(cache, counts, tokenizer, settings)
 
     @property
     def num_rows(self) -> int:

@@ -42,7 +42,7 @@ class TokenCache:
         self._paths = paths
         self._batches = [batch for path in paths for batch in _mapped(path)]
         self._ends = np.cumsum([batch.num_rows for batch in self._batches], dtype=np.int64)
-        self._columns: dict[str, list[Lists]] = {}
+        self._columns: dict[str, list[ListColumn]] = {}
 
     def __reduce__(self) -> tuple[type[TokenCache], tuple[Sequence[Path]]]:
         return TokenCache, (self._paths,)  # a memory map is opened by each process
@@ -75,9 +75,9 @@ class TokenCache:
         local = np.asarray(rows, dtype=np.int64) - (self._ends - sizes)[batches]
         return batches, *_offsets([lists.offsets for lists in self._lists(column)], batches, local)
 
-    def _lists(self, column: str) -> list[Lists]:
+    def _lists(self, column: str) -> list[ListColumn]:
         if column not in self._columns:
-            self._columns[column] = [Lists.of(batch.column(column)) for batch in self._batches]
+            self._columns[column] = [ListColumn.of(batch.column(column)) for batch in self._batches]
         return self._columns[column]
 
 
@@ -96,19 +96,19 @@ def _slices(values: Sequence[Ids], batches: Ids, starts: Ids, stops: Ids) -> lis
 
 
 @dataclass(frozen=True)
-class Lists:
+class ListColumn:
     """An Arrow column of lists as NumPy arrays without a copy: list k has the values between two offsets."""
 
     offsets: Ids
     values: Any
-    """An array, or for lists of lists `Lists`."""
+    """An array, or for lists of lists `ListColumn`."""
 
     @staticmethod
-    def of(column: pa.ListArray) -> Lists:
+    def of(column: pa.ListArray) -> ListColumn:
         """Return the arrays of a column."""
         values = column.values
-        return Lists(
-            column.offsets.to_numpy(), Lists.of(values) if pa.types.is_list(values.type) else values.to_numpy()
+        return ListColumn(
+            column.offsets.to_numpy(), ListColumn.of(values) if pa.types.is_list(values.type) else values.to_numpy()
         )
 
 

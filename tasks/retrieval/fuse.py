@@ -26,7 +26,7 @@ from storage.rows import write_table
 from storage.settings import Settings
 from storage.tables import Run, Weights
 from tasks.retrieval.ranking import ranges
-from tasks.retrieval.run_lists import Lists, Rows, Union, Values, unions
+from tasks.retrieval.run_lists import Rows, RunLists, Union, Values, unions
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, part, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -73,9 +73,9 @@ def fuse_part(
     write_table(task.out, Run, pa.concat_tables([SCHEMA.empty_table(), *blocks]), part(task.shard.number))
 
 
-def opened(runs: Sequence[Artifact[Run]]) -> tuple[list[Lists], pa.Array]:
+def opened(runs: Sequence[Artifact[Run]]) -> tuple[list[RunLists], pa.Array]:
     """Return the lists of the runs, and the queries of all, in the order of the first run that has them."""
-    lists = [Lists(run) for run in runs]
+    lists = [RunLists(run) for run in runs]
     return lists, pa.concat_arrays([run.query_ids for run in lists]).unique()
 
 

@@ -54,7 +54,7 @@ class Rows:
     scores: Values
 
 
-class Lists:
+class RunLists:
     """The lists of a run, read for any queries in any order."""
 
     def __init__(self, run: Artifact[Run]) -> None:
@@ -144,7 +144,7 @@ class Union:
         return np.intersect1d(self.keys, keys, return_indices=True)[1]
 
 
-def unions(lists: Sequence[Lists], query_ids: pa.Array, depth: int | None) -> Iterator[Union]:
+def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) -> Iterator[Union]:
     """Yield the union of all runs' lists up to `depth` for these queries, block by block."""
     indices = [pc.index_in(query_ids, value_set=run.query_ids).fill_null(-1).to_numpy() for run in lists]
     for start in range(0, len(query_ids), QUERIES_PER_BLOCK):

@@ -18,12 +18,14 @@ from models.retrievers import cross_encoder, retriever
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring, load_teacher
-from tasks.pretraining.initialise import Backbone
+from tasks.pretraining.initialise import BackboneSettings
 from tasks.pretraining.initialise import opened as opened_backbone
 from tasks.retrieval.encode import opened, views_and_max_tokens
 from tests.tiny import PIECES, SHAPE, save_backbone, save_tokenizer, tiny_retriever
 
-BACKBONE = Backbone(weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1)
+BACKBONE = BackboneSettings(
+    weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1
+)
 SCORING = Scoring(query_max_tokens=8, max_tokens=16)
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 

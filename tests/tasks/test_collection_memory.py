@@ -14,7 +14,7 @@ from storage.tables import Pairs, Passages, Positives, PseudoQueries, Qrels, Que
 from tasks.evaluation import max_passage
 from tasks.evaluation.evaluate import Evaluation, evaluate
 from tasks.evaluation.trec_run_file import trec_lines
-from tasks.finetuning.select_queries import ExpertQueries, suited_queries
+from tasks.finetuning.select_queries import ExpertSelection, suited_queries
 from tasks.pretraining import context_shards, count_terms, pair_contexts
 from tasks.retrieval.shared_passages import Corpus, share_passages, temporary_index
 from tests.memory import peak_bytes
@@ -30,7 +30,7 @@ EVALUATION = Evaluation(
 PAIRING = pair_contexts.Pairing(
     pseudo_queries=1, passages=["nearby"], alone="itself", max_tokens=20, language="en", seed=1
 )  # fmt: skip
-SELECTION = ExpertQueries(names=["a", "b"], expert="a", cutoff=10)
+SELECTION = ExpertSelection(names=["a", "b"], expert="a", cutoff=10)
 
 pytestmark = pytest.mark.usefixtures("store")
 

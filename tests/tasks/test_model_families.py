@@ -22,7 +22,7 @@ from tasks.cross_encoder.train_teacher import check as check_teacher
 from tasks.estimates.flops import Costs
 from tasks.finetuning.train import check as check_training
 from tasks.finetuning.train import train
-from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.initialise import BackboneSettings, initialise
 from tasks.pretraining.pretrain import check, pretrain
 from tasks.retrieval.encode import Encoding, encode
 from tests.tasks.finetuning.training_tables import (
@@ -51,12 +51,12 @@ def saved(folder: Path, family: str, **changes: Any) -> Path:
     return folder
 
 
-def backbone(folder: Path, **changes: Any) -> Backbone:
+def backbone(folder: Path, **changes: Any) -> BackboneSettings:
     values = {
         "weights": str(folder), "start": "weights", "towers": "siamese", "layers": None, "dropout": 0.0,
         "pooling": "mean", "seed": 1,
     }  # fmt: skip
-    return Backbone.model_validate(values | changes)
+    return BackboneSettings.model_validate(values | changes)
 
 
 def source(folder: Path) -> Source:

@@ -12,11 +12,13 @@ from flows.chain.model_weights import model_weights
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.initialise import BackboneSettings, initialise
 from tasks.session import Session, session
 from tests.tiny import save_backbone
 
-SETTINGS = Backbone(weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1)
+SETTINGS = BackboneSettings(
+    weights="x", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="cls", seed=1
+)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flows.chain.rankers import Retriever
+from flows.chain.rankers import RetrieverSystem
 from flows.chain.suites import Suite, evaluate_collection, load_suite
 from flows.evaluate.systems import named_system, named_systems
 from models.retrievers import retriever
@@ -44,7 +44,7 @@ def test_a_checkpoint_is_named_by_its_key_and_ranks_by_all_its_views(suite: Suit
     named = named_system(checkpoint.key[:8], suite, store)
 
     assert named.name == f"train-{checkpoint.key[:8]}"
-    assert isinstance(named.system, Retriever)
+    assert isinstance(named.system, RetrieverSystem)
     assert named.system.checkpoint == checkpoint
     assert named.system.max_tokens == 64  # the number of its positions, less than the suite's 512
     evaluate_collection(suite, suite.collections[0], {"ours": named.system})
@@ -56,7 +56,7 @@ def test_a_suite_without_a_precision_takes_that_of_the_recipes_vectors(suite: Su
     """So that `pretrieve evaluate` reuses the vectors that the recipe's own transfer has built."""
     checkpoint, bfloat16 = train(), suite.encode.model_copy(update={"precision": "bfloat16"})
     assert suite.encode.precision is None
-    as_transfer = {"ours": Retriever(checkpoint, ("dense", "late", "lexical"), max_tokens=64)}
+    as_transfer = {"ours": RetrieverSystem(checkpoint, ("dense", "late", "lexical"), max_tokens=64)}
     evaluate_collection(suite.model_copy(update={"encode": bfloat16}), suite.collections[0], as_transfer)
 
     evaluate_collection(suite, suite.collections[0], {"ours": named_system(checkpoint.key, suite, store).system})
@@ -70,7 +70,7 @@ def test_a_suite_without_a_precision_takes_that_of_the_recipes_vectors(suite: Su
 
 def test_a_fusion_ranks_as_a_round_would(suite: Suite, store: Store) -> None:
     settings = Fusion(kind="sum_rr", depth=None)
-    retriever = Retriever(train(), ("dense", "lexical"), fusion=settings, max_tokens=64)
+    retriever = RetrieverSystem(train(), ("dense", "lexical"), fusion=settings, max_tokens=64)
 
     evaluate_collection(suite, suite.collections[0], {"fused": retriever})
     assert len([*(store.root / "search").iterdir()]) == 2

@@ -17,7 +17,7 @@ from storage.errors import UserError
 from storage.rows import write_rows
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, Table, passage_text
-from tasks.cross_encoder.train_teacher import Batches, TeacherTraining, train_teacher
+from tasks.cross_encoder.train_teacher import TeacherBatches, TeacherTraining, train_teacher
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tasks.training.optimiser import OptimisationSettings
@@ -83,7 +83,7 @@ def hash_of(store: Store, run_stage: Any) -> str:
 def test_a_step_shows_queries_with_their_positive_and_negatives(store: Store) -> None:
     start, settings = given_start(), TRAINING.model_copy(update={"epochs": 3})
     tokenizer, data = Tokenizer.load(start.path), read_data(*tables(), settings)
-    batches, seen = Batches(data, tokenizer, settings), []
+    batches, seen = TeacherBatches(data, tokenizer, settings), []
     assert batches.steps == 8  # ten queries have a positive, three times, by four
     texts = [passage_text(row["title"], row["text"]) for row in PASSAGES]
     pieces, query_ids = tokenizer.token_ids(texts), tokenizer.token_ids([row["text"] for row in QUERIES])
@@ -124,7 +124,7 @@ def test_a_tiny_teacher_learns(store: Store, tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(np.log(4), abs=0.05)
     assert np.mean(losses[-5:]) < 0.3 * losses[0]
     teacher, tokenizer = cross_encoder.load(built.path), Tokenizer.load(built.path)
-    batch = Batches(read_data(*tables(), settings), tokenizer, settings).batch(0)
+    batch = TeacherBatches(read_data(*tables(), settings), tokenizer, settings).batch(0)
     with torch.inference_mode():
         scores = teacher(batch.pairs).view(10, 4)
     assert (scores.argmax(1) == 0).float().mean() >= 0.8
@@ -144,16 +144,16 @@ def test_a_teacher_comes_out_the_same_again(store: Store, tmp_path: Path) -> Non
 
 def test_half_a_training_goes_on_where_it_was(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = TRAINING.model_copy(update={"fit": FITTING.model_copy(update={"chunk": 3})})
-    whole, drawn, batch = trained(store, settings), [], Batches.batch
+    whole, drawn, batch = trained(store, settings), [], TeacherBatches.batch
 
-    def breaking(self: Batches, step: int) -> Groups:
+    def breaking(self: TeacherBatches, step: int) -> Groups:
         drawn.append(step)
         if len(drawn) == 4:
             raise KeyboardInterrupt
         return batch(self, step)
 
     monkeypatch.setattr("tasks.training.loop.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    monkeypatch.setattr(Batches, "batch", breaking)
+    monkeypatch.setattr(TeacherBatches, "batch", breaking)
     other = Store(tmp_path / "other")
     with pytest.raises(KeyboardInterrupt):
         trained(other, settings)

@@ -12,7 +12,7 @@ from storage.errors import UserError
 from storage.tables import Run
 from tasks.finetuning.candidates import query_shards, ranked_lists, remove_positives, sample
 from tasks.finetuning.miners import Row
-from tasks.retrieval.run_lists import Lists
+from tasks.retrieval.run_lists import RunLists
 from tests.tasks.finetuning.mining_tables import ranked, run_of
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -49,7 +49,7 @@ def test_samples_of_published_recipes_do_not_change() -> None:
 
 def all_lists(runs: list[Artifact[Run]]) -> list[tuple[str, Sequence[list[Row]]]]:
     """The lists of all shards."""
-    opened = [Lists(run) for run in runs]
+    opened = [RunLists(run) for run in runs]
     return [lists for shard in query_shards(opened) for lists in ranked_lists(opened, shard.of)]
 
 

@@ -8,7 +8,7 @@ import pytest
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, Positives, Queries, Run
-from tasks.finetuning.select_queries import ExpertQueries, FewShot, sample_queries, suited_queries
+from tasks.finetuning.select_queries import ExpertSelection, FewShot, sample_queries, suited_queries
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_queries_suit_the_expert_that_ranks_their_positive_best(
         return 1 / min(ranks) if ranks else 0.0
 
     for number, expert in enumerate(("late", "dense", "lexical")):
-        settings = ExpertQueries(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
+        settings = ExpertSelection(names=["late", "dense", "lexical"], expert=expert, cutoff=10)
         result = chosen(
             run_stage(
                 suited_queries, queries=train_queries, runs=runs, positives=labels, passages=ids, settings=settings
@@ -108,7 +108,7 @@ def suiting(
         ])
         for run in lists
     ]  # fmt: skip
-    settings = ExpertQueries(names=["late", "dense"], expert=expert, cutoff=2)
+    settings = ExpertSelection(names=["late", "dense"], expert=expert, cutoff=2)
     return run_stage(
         suited_queries, queries=train_queries, runs=runs, positives=labels, passages=ids, settings=settings
     )

@@ -27,9 +27,9 @@ from storage.tables import (
     Table,
     TeacherScores,
 )  # fmt: skip
-from tasks.finetuning.teacher_scores import Teacher
-from tasks.finetuning.train import Batches, Training, check, train
-from tasks.pretraining.initialise import Backbone, initialise
+from tasks.finetuning.teacher_scores import ScoreLookup
+from tasks.finetuning.train import RetrieverBatches, Training, check, train
+from tasks.pretraining.initialise import BackboneSettings, initialise
 from tasks.pretraining.pretrain import Pretraining, pretrain
 from tasks.retrieval.encode import Encoding
 from tasks.session import Execution, Session, session
@@ -140,7 +140,9 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
     store: Store, backbone: Path, tmp_path: Path
 ) -> None:
     weights = source_of(backbone, [file for file in backbone.rglob("*") if file.is_file()])
-    start = Backbone(weights="tiny", start="random", towers="siamese", layers=[0], dropout=0.1, pooling="mean", seed=3)
+    start = BackboneSettings(
+        weights="tiny", start="random", towers="siamese", layers=[0], dropout=0.1, pooling="mean", seed=3
+    )
     objective = {
         "decoder": "ar", "decoder_layers": 1, "window": 3, "text_mask_rate": 0.3, "context_mask_rate": None,
         "symmetric": False, "max_tokens": 24, "context_max_tokens": 12,
@@ -221,8 +223,8 @@ def test_teacher_scores_are_aligned_with_the_passages(tables: TrainingTables) ->
     rows.append({"query_id": "q9", "passage_id": "p0", "score": -1.0})
     distilled = TRAINING.model_copy(update={"distillation": Distillation(teacher_temperature=1.0, contrast_weight=0.0)})
     data = read_data(*tables.inputs()[1:5], distilled, mined_only=True)
-    teacher = Teacher.read(tables.written(TeacherScores, rows[::-1]), data)
-    built = Batches(data, Tokenizer.load(tables.start.path), distilled, teacher)
+    teacher = ScoreLookup.read(tables.written(TeacherScores, rows[::-1]), data)
+    built = RetrieverBatches(data, Tokenizer.load(tables.start.path), distilled, teacher)
 
     for step in range(6):
         chosen, shown_places = data.examples(step)
@@ -237,7 +239,9 @@ def test_teacher_scores_are_aligned_with_the_passages(tables: TrainingTables) ->
 
 def test_a_pair_that_the_teacher_has_not_scored(tables: TrainingTables) -> None:
     data = tables.data()
-    teacher = Teacher.read(tables.written(TeacherScores, [{"query_id": "q0", "passage_id": "p0", "score": 1.0}]), data)
+    teacher = ScoreLookup.read(
+        tables.written(TeacherScores, [{"query_id": "q0", "passage_id": "p0", "score": 1.0}]), data
+    )
 
     with pytest.raises(UserError, match=r"no score of query .* with passage 'p2'"):
         teacher.of([0], [0, 2])
@@ -276,7 +280,9 @@ def test_new_heads_are_drawn_by_the_seed(tables: TrainingTables, store: Store, t
 )  # fmt: skip
 def test_unsuitable_backbones_are_refused(backbone: Path, changes: dict[str, Any], message: str) -> None:
     settings = Training.model_validate(TRAINING.model_dump() | changes)
-    shape = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.0, pooling="cls", seed=3)
+    shape = BackboneSettings(
+        weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.0, pooling="cls", seed=3
+    )
 
     with pytest.raises(UserError, match=f"rounds: first: .*{message}"):
         check("first", settings, Encoding(query_max_tokens=8, passage_max_tokens=16), shape, backbone)

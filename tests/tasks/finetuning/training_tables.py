@@ -18,7 +18,7 @@ from storage.tables import (
     Queries,
     passage_text,
 )  # fmt: skip
-from tasks.finetuning.train import Batches, Training
+from tasks.finetuning.train import RetrieverBatches, Training
 from tasks.finetuning.training_data import ExampleSettings, TrainingData
 from tasks.retrieval.shared_passages import Corpus
 from tasks.training.optimiser import OptimisationSettings
@@ -104,8 +104,8 @@ class TrainingTables:
     def data(self, settings: Training = TRAINING, **changes: Any) -> TrainingData:
         return read_data(*self.inputs(**changes)[1:5], settings)
 
-    def batches(self, settings: Training = TRAINING, **changes: Any) -> Batches:
-        return Batches(self.data(settings, **changes), Tokenizer.load(self.start.path), settings, None)
+    def batches(self, settings: Training = TRAINING, **changes: Any) -> RetrieverBatches:
+        return RetrieverBatches(self.data(settings, **changes), Tokenizer.load(self.start.path), settings, None)
 
 
 def passages_texts() -> list[str]:

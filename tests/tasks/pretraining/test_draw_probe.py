@@ -12,7 +12,7 @@ from storage.rows import read_rows
 from storage.tables import Pairs, Passages, Qrels, Queries
 from tasks.pretraining.draw_probe import (
     Drawing,
-    Probe,
+    ProbeSettings,
     RetrievalProbe,
     draw_probe,
     draw_probe_of_pairs,
@@ -102,7 +102,7 @@ def test_texts_that_ask_for_themselves_are_found(written: Any, tmp_path: Any) ->
             for word in WORDS]  # fmt: skip
     encoder.train()
 
-    watch = RetrievalProbe(written(Pairs, rows), encoder, tokenizer, Probe(every=5, pairs=16), 12)
+    watch = RetrievalProbe(written(Pairs, rows), encoder, tokenizer, ProbeSettings(every=5, pairs=16), 12)
 
     assert watch(3) == {}
     assert watch(0) == watch(5)  # without dropout

@@ -18,10 +18,12 @@ from models.tokens import Tokenizer
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.pretraining.initialise import Backbone, additional_files, initialise
+from tasks.pretraining.initialise import BackboneSettings, additional_files, initialise
 from tests.tiny import PIECES, save_backbone, save_tokenizer
 
-ALL = Backbone(weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1)
+ALL = BackboneSettings(
+    weights="tiny", start="weights", towers="siamese", layers=None, dropout=0.1, pooling="mean", seed=1
+)
 
 
 def source(folder: Path) -> Source:
@@ -102,7 +104,7 @@ def test_the_same_start_twice_is_the_same_to_the_byte(store: Store, weights: Pat
     assert all((folders[0] / file).read_bytes() == (folders[1] / file).read_bytes() for file in files[0])
 
 
-def refused(folder: Path, settings: Backbone = ALL) -> str:
+def refused(folder: Path, settings: BackboneSettings = ALL) -> str:
     with pytest.raises(UserError) as error:
         initialise(source(folder), settings=settings)
     assert "\n" not in str(error.value)

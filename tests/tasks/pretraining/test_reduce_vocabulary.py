@@ -16,7 +16,7 @@ from storage.artifact import Artifact, source_of
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.corpus.select_vocabulary import VocabularySize, select_vocabulary
-from tasks.pretraining.initialise import Backbone, initialise
+from tasks.pretraining.initialise import BackboneSettings, initialise
 from tasks.pretraining.reduce_vocabulary import check, reduce_vocabulary
 from tests.tasks.corpus.test_select_vocabulary import REQUIRED, documents
 from tests.tiny import save_backbone
@@ -40,7 +40,7 @@ def reduced(weights: Path, tmp_path: Path, towers: Towers) -> tuple[Path, Path]:
     for folder in folders:
         folder.mkdir()
     vocabulary, complete, smaller = folders
-    settings = Backbone(
+    settings = BackboneSettings(
         weights="tiny", start="weights", towers=towers, layers=None, dropout=0.0, pooling="mean", seed=1
     )
     select_vocabulary.body(

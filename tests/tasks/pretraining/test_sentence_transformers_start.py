@@ -20,7 +20,7 @@ from storage.errors import UserError
 from storage.store.store import Store
 from tasks.finetuning.train import check as check_training
 from tasks.finetuning.train import save_retriever
-from tasks.pretraining.initialise import Backbone, initialise, save_checkpoint
+from tasks.pretraining.initialise import BackboneSettings, initialise, save_checkpoint
 from tasks.retrieval.encode import Encoding
 from tasks.retrieval.sentence_transformer_export import add_files
 from tests.tasks.finetuning.training_tables import TRAINING
@@ -61,9 +61,9 @@ def saved(folder: Path, *, mode: Any, normalise: bool, family: str = "bert", **o
     return built
 
 
-def backbone(folder: Path, **changes: Any) -> Backbone:
+def backbone(folder: Path, **changes: Any) -> BackboneSettings:
     values = {"start": "weights", "towers": "siamese", "layers": None, "dropout": 0.0, "pooling": None, "seed": 1}
-    return Backbone.model_validate(values | {"weights": str(folder)} | changes)
+    return BackboneSettings.model_validate(values | {"weights": str(folder)} | changes)
 
 
 def source(folder: Path) -> Source:

@@ -17,7 +17,7 @@ from storage.artifact import Artifact
 from storage.rows import read_table, write_rows
 from storage.tables import Checkpoint, Pairs
 from tasks.pretraining import token_cache
-from tasks.pretraining.pretrain import Batches, choose_contexts
+from tasks.pretraining.pretrain import PretrainingBatches, choose_contexts
 from tasks.pretraining.token_cache import TokenCache, tokenised
 from tasks.runtime import distributed
 from tasks.runtime.work_folder import TOKENS
@@ -70,7 +70,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
     reads: str, mix: str | None, pairs: Artifact[Pairs], start: Artifact[Checkpoint], tmp_path: Path
 ) -> None:
     wanted = settings(mix=mix).model_copy(update={"objective": SimpleNamespace(reads=reads)})
-    batches, tokenizer = Batches.read(tmp_path, pairs, None, start, wanted), tiny_tokenizer()
+    batches, tokenizer = PretrainingBatches.read(tmp_path, pairs, None, start, wanted), tiny_tokenizer()
     table = read_table(pairs, Pairs)
 
     assert len(batches.cache) == ROWS
@@ -94,7 +94,7 @@ def test_batches_are_those_of_tokenising_at_each_step(
 def test_some_rows_of_a_step_are_those_of_all(
     mix: str, pairs: Artifact[Pairs], start: Artifact[Checkpoint], tmp_path: Path
 ) -> None:
-    batches = Batches.read(tmp_path, pairs, None, start, settings(mix=mix))
+    batches = PretrainingBatches.read(tmp_path, pairs, None, start, settings(mix=mix))
     reopened = pickle_and_load(batches)
 
     for step in range(6):
@@ -110,9 +110,9 @@ def test_some_rows_of_a_step_are_those_of_all(
                 assert torch.equal(labels, getattr(expected, f"{name}_labels")[:, :width])
 
 
-def pickle_and_load(batches: Batches) -> Batches:
+def pickle_and_load(batches: PretrainingBatches) -> PretrainingBatches:
     """Return the batches as a spawned worker gets them."""
-    loaded: Batches = ForkingPickler.loads(ForkingPickler.dumps(batches))
+    loaded: PretrainingBatches = ForkingPickler.loads(ForkingPickler.dumps(batches))
     return loaded
 
 

@@ -21,7 +21,7 @@ from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.pretraining.count_terms import count_terms
 from tasks.pretraining.draw_probe import Drawing, draw_probe
 from tasks.pretraining.pair_contexts import Pairing, pair_contexts
-from tasks.pretraining.pretrain import Batches, Pretraining, pretrain
+from tasks.pretraining.pretrain import Pretraining, PretrainingBatches, pretrain
 from tasks.session import Execution, Session, session
 from tests import tokenizers
 from tests.tasks.pretraining.test_pretrain import MASKED, settings
@@ -99,7 +99,9 @@ def test_terms_are_counted_by_id(chain: Chain) -> None:
 
 def test_batches_have_the_cached_texts_between_the_tokenizers_special_tokens(chain: Chain, tmp_path: Path) -> None:
     reference = PreTrainedTokenizerFast(tokenizer_file=str(chain.start.path / "tokenizer.json"))
-    batches = Batches.read(tmp_path, chain.pairs, None, chain.start, settings(objective=MASKED | {"max_tokens": 60}))
+    batches = PretrainingBatches.read(
+        tmp_path, chain.pairs, None, chain.start, settings(objective=MASKED | {"max_tokens": 60})
+    )
     texts = {tuple(reference(row["text"])["input_ids"]) for row in read_rows(chain.pairs, Pairs)}
 
     for step in range(5):
