@@ -27,9 +27,9 @@ class TermCounts:
     """Counts of tokens over all pre-training texts; arrays are indexed by token id."""
 
     num_texts: int
-    texts: Ids
+    document_frequency: Ids
     """The number of texts that contain each token."""
-    occurrences: Ids
+    collection_frequency: Ids
     """The number of occurrences of each token in all texts."""
 
 

@@ -185,7 +185,7 @@ class Decoder(nn.Module):
         self.transform = Transform(config)
         self.apply(lambda module: initialise(module, config.initializer_range))
         self.vocabulary = nn.Linear(config.hidden_size, config.vocab_size)
-        chance = float(terms.texts.sum()) / terms.num_texts / config.vocab_size
+        chance = float(terms.document_frequency.sum()) / terms.num_texts / config.vocab_size
         with torch.no_grad():
             self.vocabulary.weight.copy_(words)
             self.vocabulary.bias.fill_(math.log(chance / (1 - chance)))
@@ -198,14 +198,14 @@ class Decoder(nn.Module):
 
 
 def idf_weights(terms: TermCounts, size: int) -> Tensor:
-    """Return log((1 + texts) / texts with v) for each token v, scaled to mean 1 over the tokens that occur; [V].
+    """Return log((1 + texts) / texts that have v) for each token v, scaled to mean 1 over the tokens that occur; [V].
 
     The added 1 keeps the weight of a token of all texts above 0. A token of no text counts as occurring in one.
     """
-    texts_V = np.zeros(size)
-    texts_V[: len(terms.texts)] = terms.texts
-    idf_V = np.log((1 + terms.num_texts) / np.maximum(texts_V, 1))
-    return torch.tensor(idf_V / idf_V[texts_V > 0].mean(), dtype=torch.float32)
+    frequency_V = np.zeros(size)
+    frequency_V[: len(terms.document_frequency)] = terms.document_frequency
+    idf_V = np.log((1 + terms.num_texts) / np.maximum(frequency_V, 1))
+    return torch.tensor(idf_V / idf_V[frequency_V > 0].mean(), dtype=torch.float32)
 
 
 def reconstruction_losses(logits_NV: Tensor, words_NW: Tensor, weights_V: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ class LanguageModel:
     """A text's unigram language model with Dirichlet smoothing: P(w|d) = (count(w, d) + mu P(w|C)) / (|d| + mu)."""
 
     def __init__(self, terms: TermCounts, tokenizer: Tokenizer, smoothing: float) -> None:
-        self.smoothing, self.counts_V = smoothing, terms.occurrences.copy()
+        self.smoothing, self.counts_V = smoothing, terms.collection_frequency.copy()
         self.counts_V[tokenizer.specials] = 0
         self.cumulative_V = np.cumsum(self.counts_V)
 

@@ -147,10 +147,10 @@ def _figure(
 ) -> dict[str, Any]:
     """Return a text in shaded stretches, and the tokens with the greatest mass."""
     fast, own = load_tokenizer(str(folder / "tokenizer.json")), set(ids.tolist())
-    heaviest = np.argsort(-shares_V, kind="stable")[: settings.words].tolist()
+    heaviest, frequency = np.argsort(-shares_V, kind="stable")[: settings.words].tolist(), terms.document_frequency
     top: list[dict[str, Any]] = [
         {"piece": fast.id_to_token(piece), "mass": float(shares_V[piece]), "own": piece in own,
-         "texts": float(terms.texts[piece] / terms.num_texts) if piece < len(terms.texts) else 0.0}
+         "texts": float(frequency[piece] / terms.num_texts) if piece < len(frequency) else 0.0}
         for piece in heaviest
     ]  # fmt: skip
     return {

@@ -23,7 +23,8 @@ class VocabularyMass:
 
     def __init__(self, terms: TermCounts, common: float, size: int) -> None:
         self._text_share_V, self._common = np.zeros(size), common
-        self._text_share_V[: len(terms.texts)] = np.asarray(terms.texts) / terms.num_texts
+        frequency = np.asarray(terms.document_frequency)
+        self._text_share_V[: len(frequency)] = frequency / terms.num_texts
         self._edges = np.geomspace(1 / terms.num_texts, 1, BINS + 1)
         self._sums, self._counts = np.zeros(BINS), np.zeros(BINS, np.int64)
         self._sum_V, self._entropies, self._texts = np.zeros(size), 0.0, 0

@@ -28,7 +28,7 @@ V = len(PIECES)
 CLS, SEP, UNK, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[MASK]"))
 COUNTS = np.random.default_rng(3).integers(0, 40, size=V)
 COUNTS[7], COUNTS[8] = 0, 50
-TERMS = TermCounts(num_texts=50, texts=COUNTS, occurrences=COUNTS * 2)
+TERMS = TermCounts(num_texts=50, document_frequency=COUNTS, collection_frequency=COUNTS * 2)
 WORDS = Settings(
     mask_rate=0.15, weighting="none", contrast="words", contrast_weight=0.1, contrast_temperature=1.0, anchors="first",
     contrast_reduction="sum", reconstruction_reduction="sum", max_tokens=20,

@@ -32,7 +32,7 @@ V = len(PIECES)
 CLS, SEP, UNK, PAD, MASK = (PIECES.index(piece) for piece in ("[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"))
 COUNTS = np.random.default_rng(3).integers(0, 400, size=V)
 COUNTS[UNK], COUNTS[30] = 900, 0
-TERMS = TermCounts(num_texts=50, texts=COUNTS // 2, occurrences=COUNTS)
+TERMS = TermCounts(num_texts=50, document_frequency=COUNTS // 2, collection_frequency=COUNTS)
 SETTINGS = Settings(
     mean_words=3.0, pairs=4, margin=1.0, mask_rate=0.15, smoothing=12.0, max_tokens=20, words_max_tokens=8
 )
@@ -130,7 +130,7 @@ def test_a_pair_is_equally_long_and_the_likelier_set_stands_first(tokenizer: Tok
 def test_equal_sets_are_no_pair_in_whatever_order(tokenizer: Tokenizer) -> None:
     counts = np.zeros(V, dtype=np.int64)
     counts[[50, 51]] = 1, 3
-    terms = TermCounts(num_texts=1, texts=counts, occurrences=counts)
+    terms = TermCounts(num_texts=1, document_frequency=counts, collection_frequency=counts)
     model = LanguageModel(terms, tokenizer, 2.0)
 
     for seed in range(200):
