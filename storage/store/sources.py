@@ -115,6 +115,12 @@ def _candidates(name: str, what: str) -> Iterator[Path]:
         yield folder / path
 
 
+def _found(name: str, what: str) -> Path:
+    """Return the first of `_candidates` that exists, or the first of all where none does."""
+    tried = list(_candidates(name, what))
+    return next((candidate for candidate in tried if candidate.exists()), tried[0]).resolve()
+
+
 def _expanded(name: str, what: str) -> Path:
     """Return a path with the home folder for `~`. Raises UserError for an empty path and for an unknown user."""
     if not name:
@@ -148,7 +154,7 @@ def _weights(name: str) -> Source:
 def queries(name: str) -> Source:
     """Return pseudo-queries of another program (`storage.imports.pseudo_query_files`), by their file or folder."""
     try:
-        path = _expanded(name, "queries.file").resolve()
+        path = _found(name, "queries.file")
         return source_of(path, pseudo_query_files.files(path))
     except UserError as error:
         return _absent(name, error)
@@ -156,7 +162,7 @@ def queries(name: str) -> Source:
 
 def word_list(name: str) -> Source:
     """Return a file of words and phrases, one on each line, by its path."""
-    path = _expanded(name, "queries.filter.texts.forbidden").resolve()
+    path = _found(name, "queries.filter.texts.forbidden")
     if not path.is_file():
         words = f"queries.filter.texts.forbidden: no such file: {path}; give a file, or a list such as [click here]"
         return _absent(name, UserError(words))
@@ -166,8 +172,7 @@ def word_list(name: str) -> Source:
 def negatives(name: str) -> Source:
     """Return hard negatives of another program (`storage.imports.negative_files`), by the path of their file."""
     try:
-        tried = list(_candidates(name, "given.file"))
-        path = next((candidate for candidate in tried if candidate.exists()), tried[0]).resolve()
+        path = _found(name, "given.file")
         return source_of(path, negative_files.files(path))
     except UserError as error:
         return _absent(name, error)

@@ -17,7 +17,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import num_rows, read_rows, read_table, rows_at, schema_of, write_rows
+from storage.rows import first_rows, num_rows, read_rows, read_table, rows_at, schema_of, write_rows
 from storage.settings import Seed, Settings
 from storage.tables import Pairs, Passages, Qrels, Queries, passage_text
 from tasks.stage import stage
@@ -53,20 +53,20 @@ def draw_probe(
     for number in np.random.default_rng(settings.seed).permutation(len(judged)).tolist():
         if len(query_of) < settings.pairs and judged[number]["query_id"] not in query_of.values():
             query_of.setdefault(judged[number]["doc_id"], judged[number]["query_id"])
-    pairs: dict[str, dict[str, object]] = {}
-    for row in read_rows(passages, Passages):
-        if row["doc_id"] in query_of and row["doc_id"] not in pairs:
-            text = passage_text(row["title"], row["text"])
-            pairs[row["doc_id"]] = {
-                "passage_id": row["passage_id"], "text": text, "queries": [texts[query_of[row["doc_id"]]]],
-                "passages": [],
-            }  # fmt: skip
+    found = first_rows(passages, Passages, "doc_id", query_of, ["passage_id", "title", "text"])
+    pairs = [
+        {
+            "passage_id": row["passage_id"], "text": passage_text(row["title"], row["text"]),
+            "queries": [texts[query_of[document]]], "passages": [],
+        }
+        for document, row in found.items()
+    ]  # fmt: skip
     if len(pairs) < 2:
         raise UserError(
             f"{qrels.reference}: expected at least two relevant documents to probe with, found {len(pairs)}; "
             "set pretrain.probe to null"
         )
-    write_rows(out, Pairs, pairs.values())
+    write_rows(out, Pairs, pairs)
 
 
 @stage(version=1, table=Pairs)
