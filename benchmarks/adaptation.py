@@ -26,8 +26,9 @@ from flows.adapt.request import Request
 from flows.adapt.results import encoding, suite
 from flows.adapt.run import adapt, checkpoints_of, start_of
 from flows.chain.rankers import Bm25System, IndexedBm25, IndexedRetriever, RetrieverSystem, System
-from flows.chain.suites import Collection, evaluate_collection
+from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import by_name
+from flows.recipe.suite_schema import Collection
 from storage.artifact import Artifact
 from storage.conversions.beir_files import per_mille, write_json_lines, write_qrels
 from storage.datasets import beir

@@ -13,8 +13,8 @@ from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, START, Sta
 from flows.adapt.survey import Survey
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
-from flows.chain.suites import Collection, Suite
 from flows.export.export import export_checkpoint, new_folder
+from flows.recipe.suite_schema import Collection, Suite
 from flows.search import ADAPTED, MODEL
 from storage.files import write_atomically
 from storage.store import sources

@@ -22,13 +22,13 @@ from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
 from flows.adapt.survey import Survey, survey
 from flows.chain.given_models import check_models
-from flows.chain.suites import Collection, Suite
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
 from flows.plan.plan import planned
 from flows.queries.build import built as built_queries
 from flows.recipe.load import load_recipe
+from flows.recipe.suite_schema import Collection, Suite
 from flows.reproduce import reproduced
 from storage.errors import UserError
 from storage.files import write_atomically

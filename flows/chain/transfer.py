@@ -8,8 +8,9 @@ from typing import Any
 
 from flows.chain.rankers import Bm25System, System
 from flows.chain.retriever_rounds import Rounds
-from flows.chain.suites import Suite, evaluate_collection, load_suite, read
+from flows.chain.suites import evaluate_collection, read
 from flows.recipe.schema import Recipe
+from flows.recipe.suite_schema import Suite, load_suite
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Metrics

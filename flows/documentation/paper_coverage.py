@@ -15,10 +15,10 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from flows.chain.suites import load_suite
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import PROJECT, shipped_recipes
+from flows.recipe.suite_schema import load_suite
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.results.paper_results import (

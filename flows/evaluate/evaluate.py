@@ -18,8 +18,9 @@ import typer
 import yaml
 
 from flows.chain.given_models import check_models
-from flows.chain.suites import Collection, Suite, evaluate_collection, load_suite, suite_of_folder
+from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import NamedSystem, named_systems
+from flows.recipe.suite_schema import Collection, Suite, load_suite, suite_of_folder
 from flows.reproduce import as_flow, print_stages
 from flows.terminal import Terminal, say, unwrapped
 from storage import datasets

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flows.chain.rankers import Bm25System, RetrieverSystem, System
-from flows.chain.suites import Suite
+from flows.recipe.suite_schema import Suite
 from flows.store.lookup import find, stored_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -15,7 +15,7 @@ from prefect import Flow, flow
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from flows.chain.suites import shipped_suites
+from flows.recipe.suite_schema import shipped_suites
 from flows.recipe_list import recipe_groups
 from flows.run_names import name_of_current_run
 

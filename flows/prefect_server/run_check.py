@@ -113,7 +113,7 @@ def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
 
 def problem_of_evaluation(parameters: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the suite of an evaluation or with the names of its collections; else None."""
-    from flows.chain.suites import load_suite
+    from flows.recipe.suite_schema import load_suite
     from storage.errors import UserError
 
     suite, only = parameters.get("suite", "small"), parameters.get("only") or []

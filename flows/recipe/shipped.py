@@ -10,7 +10,7 @@ from storage.errors import UserError
 PROJECT = Path(__file__).resolve().parents[2]
 SHIPPED = PROJECT / "configs"
 SUITES = SHIPPED / "suites"
-"""Lists of collections (`flows.chain.suites`), not recipes."""
+"""Lists of collections (`flows.recipe.suite_schema`), not recipes."""
 CLAIMS = SHIPPED / "study" / "claims.yaml"
 """The claims that the study's recipes test (`flows.study.claims`), not a recipe."""
 GPUS = SHIPPED / "hardware" / "gpus.yaml"

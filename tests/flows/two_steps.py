@@ -9,8 +9,8 @@ import torch
 import yaml
 from tokenizers import Tokenizer, models
 
-from flows.chain.suites import shipped_suites
 from flows.recipe.load import load_recipe
+from flows.recipe.suite_schema import shipped_suites
 from models.layers import bert
 from models.retrievers import cross_encoder
 from models.retrievers.bi_encoder import save_pooling

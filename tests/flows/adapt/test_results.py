@@ -7,7 +7,7 @@ from pathlib import Path
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import Start
 from flows.adapt.results import suite, write_model
-from flows.chain.suites import Collection
+from flows.recipe.suite_schema import Collection
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
 from tasks.retrieval.stated_model import StatedModel

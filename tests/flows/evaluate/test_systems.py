@@ -7,8 +7,9 @@ import torch
 from safetensors.torch import load_file
 
 from flows.chain.rankers import RetrieverSystem
-from flows.chain.suites import Suite, evaluate_collection, load_suite
+from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import named_system, named_systems
+from flows.recipe.suite_schema import Suite, load_suite
 from models.retrievers import retriever
 from storage.artifact import Artifact
 from storage.errors import UserError

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flows.chain.suites import load_suite
+from flows.recipe.suite_schema import load_suite
 from models.retrievers import retriever
 from storage.artifact import Artifact, Source
 from storage.errors import UserError

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.chain.suites import Suite, load_suite, shipped_suites
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
+from flows.recipe.suite_schema import Suite, load_suite, shipped_suites
 from storage import datasets
 from storage.errors import UserError
 
