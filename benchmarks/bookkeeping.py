@@ -126,9 +126,9 @@ def _children() -> float:
 
 def _begun(folder: Path) -> list[str]:
     """Run the quickstart's first stages in a store; their references."""
+    from flows.build import build
     from flows.plan.plan import needed_for, planned
     from flows.recipe.load import load_recipe
-    from flows.reproduce import build
 
     recipe, path = load_recipe("quickstart")
     current = Session(Store(folder), recipe.execution)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from prefect import get_run_logger
 
+from flows.build import publish_last, stage_counts
 from flows.chain.given_models import check_models
 from flows.plan.plan import needed_for, planned
 from flows.prefect_server.child_runs import Request, run_all
@@ -37,7 +38,6 @@ from flows.prefect_server.forms import (
 from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
-from flows.reproduce import publish_last, stage_counts
 from flows.smoke_test import fast_changes
 from flows.store.lookup import missing_artifacts
 from flows.store.rebuild import request_rebuild

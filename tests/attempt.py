@@ -17,7 +17,7 @@ from rich.console import Console
 
 from flows import interrupt
 from flows.cli import app, main
-from flows.reproduce import as_flow
+from flows.prefect_server.as_flow import as_flow
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.store.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.reproduce import published
+from flows.build import published
 from storage.errors import DamagedArtifact
 from storage.store.store import Store
 from storage.tables import Checkpoint

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from flows.build import published
 from flows.queries.versions import note_version
-from flows.reproduce import published
 from storage.rows import write_rows
 from storage.store.marker import MARKER
 from storage.store.store import Store

@@ -17,11 +17,12 @@ import pyarrow.parquet as pq
 import typer
 import yaml
 
+from flows.build import print_stages
 from flows.chain.given_models import check_models
 from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import NamedSystem, named_systems
+from flows.prefect_server.as_flow import as_flow
 from flows.recipe.suite_schema import Collection, Suite, load_suite, suite_of_folder
-from flows.reproduce import as_flow, print_stages
 from flows.terminal import Terminal, say, unwrapped
 from storage import datasets
 from storage.artifact import Artifact

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+from flows.build import publish_last
 from flows.matrix.grid import Cell
 from flows.matrix.planned_grid import FOLDER, PlannedGrid
 from flows.matrix.planned_run import PlannedRun
@@ -14,7 +15,6 @@ from flows.matrix.results import PAGE, contents
 from flows.matrix.run import RunsFailed, described, run_missing
 from flows.prefect_server.child_runs import Request, run_all
 from flows.recipe.shipped import find_recipe, shipped_recipes
-from flows.reproduce import publish_last
 from storage.store.run_notes import NotedRun
 from tasks.report.page.matrix_page import counts_in_words
 from tasks.report.page.matrix_page import described as state_in_words

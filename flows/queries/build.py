@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.build import print_stages
 from flows.chain.given_models import check_models
+from flows.prefect_server.as_flow import as_flow
 from flows.prefect_server.named_server import named_server
 from flows.queries.chain import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
@@ -18,7 +20,6 @@ from flows.queries.versions import Version, note_version
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
-from flows.reproduce import as_flow, print_stages
 from flows.run_names import run_name
 from flows.terminal import say, unwrapped
 from storage.artifact import Artifact

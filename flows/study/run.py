@@ -14,9 +14,9 @@ from pathlib import Path
 
 import typer
 
+from flows.build import build
 from flows.matrix.planned_run import PlannedRun
 from flows.recipe.shipped import CLAIMS, PROJECT
-from flows.reproduce import build
 from flows.study.check import check
 from flows.study.claims import RESULTS, load_study
 from flows.study.costs import KnownCosts

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.build import build
 from flows.plan.plan import needed_for, planned
 from flows.recipe.load import load_recipe
-from flows.reproduce import build
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.locks import LeaseLost

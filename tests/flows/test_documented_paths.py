@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from flows.build import build
 from flows.export.export import export_checkpoint
 from flows.plan.plan import needed_for, planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
-from flows.reproduce import build
 from models.retrievers.retriever import HEADS, PROJECTION
 from storage.artifact import Artifact
 from storage.store import sources

@@ -20,9 +20,9 @@ from prefect.settings import get_current_settings
 
 from flows.doctor import Trouble, _prefect
 from flows.prefect_server.api import Api
+from flows.prefect_server.as_flow import prepare_prefect
 from flows.prefect_server.named_server import named_server
 from flows.prefect_server.register import check_server
-from flows.reproduce import prepare_prefect
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime.prefect_task import EMBEDDED
