@@ -15,7 +15,7 @@ from models.model_files import UNUSED, check_finite, check_names, check_numbers,
 
 ENCODERS = {"t5": "T5EncoderModel", "mt5": "MT5EncoderModel", "umt5": "UMT5EncoderModel"}
 """The encoder-only class of a model type that also has a decoder."""
-HEADS = re.compile(
+HEAD_NAMES = re.compile(
     r"cls\.|lm_head\.|mlm\.|predictions\.|discriminator_predictions\.|generator_|mask_predictions\.|lm_predictions\."
     r"|vocab_(transform|layer_norm|projector)\."  # DistilBERT's
     r"|qa_outputs\.(weight|bias)$"
@@ -38,7 +38,7 @@ def load_encoder(home: Path) -> Any:
             home, use_safetensors=True, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
         )
     missing = [name for name in report["missing_keys"] if not UNUSED.search(name)]
-    unexpected = [name for name in report["unexpected_keys"] if not (UNUSED.search(name) or HEADS.match(name))]
+    unexpected = [name for name in report["unexpected_keys"] if not (UNUSED.search(name) or HEAD_NAMES.match(name))]
     check_names(missing, unexpected, home, "config.json")
     check_numbers(encoder.config.to_dict(), home / "config.json")
     check_finite(encoder.state_dict(), home)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
-from models.hugging_face import HEADS, quiet_transformers
+from models.hugging_face import HEAD_NAMES, quiet_transformers
 from models.layers import packed_attention
 from models.layers.backbone import Backbone
 from models.layers.bert_config import CONFIG, BertConfig
@@ -84,7 +84,7 @@ class Adapter(Backbone):
         head = {name for name, parameter in network.named_parameters() if id(parameter) not in encoder}
         if has_new_head := missing >= head:
             missing = {name for name in missing if name.startswith(f"{cls.body}.")}
-        unexpected = [name for name in report["unexpected_keys"] if not (UNUSED.search(name) or HEADS.match(name))]
+        unexpected = [name for name in report["unexpected_keys"] if not (UNUSED.search(name) or HEAD_NAMES.match(name))]
         check_names(missing, unexpected, folder, CONFIG)
         check_finite(network.state_dict(), folder)
         model = cls(network)

@@ -76,5 +76,5 @@ def refuse_cross_encoder(folder: Path) -> None:
 
 def is_foreign(folder: Path) -> bool:
     """Return whether a folder is neither a checkpoint of this project nor a plain encoder."""
-    ours = (retriever.SETTINGS, towers.SHARING)
+    ours = (retriever.RETRIEVER_SETTINGS, towers.SHARING)
     return not any((folder / name).is_file() for name in ours) and is_sentence_transformer(folder)

@@ -34,8 +34,8 @@ from models.retrievers.views import dense, late, lexical
 from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokenizer, Tokens
 
-SETTINGS, WEIGHTS = "retriever.json", "retriever.safetensors"
-HEADS, PROJECTION = "heads.safetensors", "projection.weight"
+RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS = "retriever.json", "retriever.safetensors"
+HEADS_FILE, PROJECTION = "heads.safetensors", "projection.weight"
 """The parameters of a pre-training's decoders and heads, by their names in the paper's module."""
 
 SUM = "sum"
@@ -131,12 +131,12 @@ def save(retriever: Retriever, folder: Path) -> None:
     towers.save(retriever.encoder, folder)
     save_settings(retriever.settings, folder)
     if own := retriever.own():
-        save_file({name: value.detach().cpu().contiguous() for name, value in own.items()}, folder / WEIGHTS)
+        save_file({name: value.detach().cpu().contiguous() for name, value in own.items()}, folder / RETRIEVER_WEIGHTS)
 
 
 def save_settings(settings: RetrieverSettings, folder: Path) -> None:
     """Write the settings of the views, by which this project recognises its own folders."""
-    (folder / SETTINGS).write_text(json.dumps(settings.as_json(), indent=1) + "\n")
+    (folder / RETRIEVER_SETTINGS).write_text(json.dumps(settings.as_json(), indent=1) + "\n")
 
 
 def load(folder: Path) -> Retriever:
@@ -155,13 +155,13 @@ def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
     """
     initial = read_settings(folder)
     retriever = _opened(folder, settings.with_defaults(initial))
-    if (folder / SETTINGS).is_file() and initial.parts == settings.parts:
+    if (folder / RETRIEVER_SETTINGS).is_file() and initial.parts == settings.parts:
         _load_own_parameters(retriever, folder)
         retriever.origin = LOADED
-    elif retriever.lexical and retriever.lexical.projection and (folder / HEADS).is_file():
-        pretrained, own = read_weights(folder / HEADS), retriever.lexical.projection.weight
+    elif retriever.lexical and retriever.lexical.projection and (folder / HEADS_FILE).is_file():
+        pretrained, own = read_weights(folder / HEADS_FILE), retriever.lexical.projection.weight
         if PROJECTION in pretrained:
-            check_fit({PROJECTION: pretrained[PROJECTION]}, {PROJECTION: own}, folder / HEADS, CONFIG)
+            check_fit({PROJECTION: pretrained[PROJECTION]}, {PROJECTION: own}, folder / HEADS_FILE, CONFIG)
             with torch.no_grad():
                 own.copy_(pretrained[PROJECTION])
             retriever.origin = "loaded from the pre-training where it has them, else newly initialised"
@@ -178,7 +178,7 @@ def _opened(folder: Path, settings: RetrieverSettings) -> Retriever:
 
 def read_settings(folder: Path) -> RetrieverSettings:
     """Return the settings of a checkpoint's views; those of a plain encoder are one dense view."""
-    path = folder / SETTINGS
+    path = folder / RETRIEVER_SETTINGS
     if not path.is_file():
         return RetrieverSettings(dense=Dense(dim=None))
     value = read_json(path, "the views of a retriever")
@@ -189,9 +189,9 @@ def read_settings(folder: Path) -> RetrieverSettings:
 
 
 def _load_own_parameters(retriever: Retriever, folder: Path) -> None:
-    own, path = retriever.own(), folder / WEIGHTS
+    own, path = retriever.own(), folder / RETRIEVER_WEIGHTS
     weights = read_weights(path) if own or path.is_file() else {}
-    check_fit(weights, own, path, SETTINGS)
+    check_fit(weights, own, path, RETRIEVER_SETTINGS)
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])

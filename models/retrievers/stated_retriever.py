@@ -12,7 +12,7 @@ from pathlib import Path
 from models.model_files import UnusableModel
 from models.representation import Pooling
 from models.retrievers.bi_encoder import load_pooling
-from models.retrievers.retriever import SETTINGS, read_settings
+from models.retrievers.retriever import RETRIEVER_SETTINGS, read_settings
 from models.retrievers.retriever_settings import Prompts, RetrieverSettings
 from models.retrievers.sentence_transformer_files import (
     CONFIG,
@@ -49,7 +49,7 @@ def read_stated_retriever(folder: Path) -> StatedRetriever | None:
     """
     if not (folder / MODULES).is_file():
         return None
-    if (folder / SETTINGS).is_file():  # an export's modules, such as a projection, are views here
+    if (folder / RETRIEVER_SETTINGS).is_file():  # an export's modules, such as a projection, are views here
         own = read_settings(folder)
         return StatedRetriever(load_pooling(folder), own.normalises, own.prompts)
     kinds = [str(module["type"]).rpartition(".")[2] for module in list_modules(folder)]

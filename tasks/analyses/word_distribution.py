@@ -25,7 +25,7 @@ from torch.nn.functional import logsigmoid
 from models import backbones, pretraining
 from models.model_files import read_weights
 from models.papers import cpdae
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from models.settings import omitted_at
 from models.tokens import Tokenizer
 from storage import settings as base
@@ -96,12 +96,12 @@ def read_terms(terms: Artifact[Terms], num_texts: int) -> pretraining.TermCounts
 
 def read_decoder(checkpoint: Artifact[Checkpoint], terms: pretraining.TermCounts) -> cpdae.Decoder:
     """Return the decoder that was pre-trained with the encoder. Raises UserError for a checkpoint that has none."""
-    path, prefix = checkpoint.path / HEADS, "decoder."
+    path, prefix = checkpoint.path / HEADS_FILE, "decoder."
     decoder = cpdae.Decoder(backbones.load(checkpoint.path), terms)
     parameters = {prefix + name: parameter for name, parameter in decoder.named_parameters()}
     try:
         if not path.is_file():
-            raise ValueError(f"there is no {HEADS}")
+            raise ValueError(f"there is no {HEADS_FILE}")
         load_parameters(parameters, read_weights(path), path)
     except ValueError as error:
         raise UserError(

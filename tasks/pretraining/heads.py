@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from models.model_files import read_weights
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from storage.errors import UserError
 from tasks.training.checkpoints import load_parameters
 
@@ -20,10 +20,10 @@ def heads_of(objective: nn.Module, encoder: nn.Module) -> dict[str, nn.Parameter
 
 def continue_heads(heads: dict[str, nn.Parameter], folder: Path) -> None:
     """Load the heads of an earlier pre-training with the same paper's objective, or with one that it builds on."""
-    path = folder / HEADS
+    path = folder / HEADS_FILE
     if not path.is_file():
         raise UserError(
-            f"pretrain.heads: the backbone has no {HEADS} to continue; "
+            f"pretrain.heads: the backbone has no {HEADS_FILE} to continue; "
             "start from an exported pre-training, or say fresh"
         )
     try:

@@ -18,7 +18,15 @@ from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.load import is_foreign
-from models.retrievers.retriever import HEADS, LOADED, NEW, SETTINGS, WEIGHTS, RetrieverSettings, save_settings
+from models.retrievers.retriever import (
+    HEADS_FILE,
+    LOADED,
+    NEW,
+    RETRIEVER_SETTINGS,
+    RETRIEVER_WEIGHTS,
+    RetrieverSettings,
+    save_settings,
+)
 from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
 from models.retrievers.views.dense import Settings as Dense
@@ -76,7 +84,7 @@ def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> Non
         tower.configure_dropout(settings.dropout)
     stated = read_stated_retriever(weights.path) if settings.pooling is None else None
     save_checkpoint(encoder, out, tokenizer=weights.path, retriever=stated.settings if stated else None)
-    for name in (HEADS, SETTINGS, WEIGHTS):
+    for name in (HEADS_FILE, RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS):
         if settings.start == "weights" and (weights.path / name).is_file():
             with writing(out / name) as temporary:
                 shutil.copyfile(weights.path / name, temporary)
@@ -88,7 +96,7 @@ def opened(folder: Path, settings: BackboneSettings) -> DenseEncoder:
         with refuse_unusable(folder):
             encoder = _encoder(folder, settings)
             Tokenizer.load(folder).check_vocabulary_size(encoder.passage.config.vocab_size, folder)
-            for name in (HEADS, WEIGHTS):
+            for name in (HEADS_FILE, RETRIEVER_WEIGHTS):
                 if settings.start == "weights" and (folder / name).is_file():
                     read_weights(folder / name)
     except ValueError as error:
@@ -159,8 +167,8 @@ def additional_files(files: Iterable[str]) -> Iterator[str]:
     names = set(files)
     if towers.SHARING in names:
         yield f"Queries have their own encoder in `{towers.QUERY}/`; `{towers.SHARING}` states what both share."
-    if SETTINGS in names:
-        weights = f", and `{WEIGHTS}` has their weights" if WEIGHTS in names else ""
-        yield f"`{SETTINGS}` states the views of the retriever{weights}."
-    if HEADS in names:
-        yield f"`{HEADS}` has the decoder and the heads, for a later pre-training to continue."
+    if RETRIEVER_SETTINGS in names:
+        weights = f", and `{RETRIEVER_WEIGHTS}` has their weights" if RETRIEVER_WEIGHTS in names else ""
+        yield f"`{RETRIEVER_SETTINGS}` states the views of the retriever{weights}."
+    if HEADS_FILE in names:
+        yield f"`{HEADS_FILE}` has the decoder and the heads, for a later pre-training to continue."

@@ -16,7 +16,7 @@ from models import pretraining
 from models.layers.bert_config import CONFIG
 from models.objective import Batch
 from models.retrievers import towers
-from models.retrievers.retriever import HEADS, LOADED, NEW, read_settings
+from models.retrievers.retriever import HEADS_FILE, LOADED, NEW, read_settings
 from models.row_random import RowRandom
 from models.settings import omitted_at
 from models.texts import Ids
@@ -118,7 +118,7 @@ def pretrain(
     )  # fmt: skip
     save_checkpoint(encoder, out, tokenizer=start.path, retriever=read_settings(start.path))
     if heads:
-        with writing(out / HEADS) as temporary:
+        with writing(out / HEADS_FILE) as temporary:
             save_file({name: head.detach().contiguous() for name, head in heads.items()}, temporary)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from models.layers import bert
 from models.model_files import read_json, refuse_unusable
 from models.retrievers.bi_encoder import load_pooling, save_pooling
-from models.retrievers.retriever import HEADS, SETTINGS, read_settings
+from models.retrievers.retriever import HEADS_FILE, RETRIEVER_SETTINGS, read_settings
 from models.retrievers.towers import QUERY, SHARING
 from models.tokens import FILES
 from models.vocabulary_subset import subset_model
@@ -33,15 +33,15 @@ def reduce_vocabulary(out: Path, start: Artifact[Checkpoint], vocabulary: Artifa
             with writing_files(out / name) as folder:
                 _reduce(start.path / name, folder, [row["original_id"] for row in rows])
                 _write_tokenizer(start.path / name, vocabulary.path / FILES[0], numbers, folder)
-                for file in (SHARING, SETTINGS):
+                for file in (SHARING, RETRIEVER_SETTINGS):
                     if not name and (start.path / file).is_file():
                         (folder / file).write_bytes((start.path / file).read_bytes())
 
 
 def check(folder: Path) -> None:
     """Raise UserError for a checkpoint with further weights over the vocabulary, which cannot be reduced."""
-    for name in (HEADS, SETTINGS):
-        is_plain = name == SETTINGS and read_settings(folder).of_encoder() == read_settings(folder)
+    for name in (HEADS_FILE, RETRIEVER_SETTINGS):
+        is_plain = name == RETRIEVER_SETTINGS and read_settings(folder).of_encoder() == read_settings(folder)
         if (folder / name).is_file() and not is_plain:
             raise UserError(
                 f"backbone.vocabulary: {folder} has {name}, the heads of an earlier training with the complete "

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from models import backbones
 from models.model_files import read_weights
 from models.retrievers.bi_encoder import POOLING, load_pooling, save_pooling
-from models.retrievers.retriever import SETTINGS, WEIGHTS, RetrieverSettings, read_settings
+from models.retrievers.retriever import RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS, RetrieverSettings, read_settings
 from models.retrievers.sentence_transformer_files import CONFIG, MODULES, TRANSFORMER_CONFIGS
 from models.retrievers.towers import QUERY, SHARING
 from models.tokens import Tokenizer
@@ -77,8 +77,8 @@ def add_files(folder: Path, *, query_max_tokens: int | None, passage_max_tokens:
         write_json(encoder / TRANSFORMER_CONFIGS[0], own)
     of_pylate = pylate_layout.configuration(folder, settings, lengths) if in_pylate else None
     write_json(folder / CONFIG, of_pylate or _package_configuration(name, settings))
-    if not (folder / SETTINGS).exists():  # by which this project recognises its own folders
-        write_json(folder / SETTINGS, settings.as_json())
+    if not (folder / RETRIEVER_SETTINGS).exists():  # by which this project recognises its own folders
+        write_json(folder / RETRIEVER_SETTINGS, settings.as_json())
     return Exported(name, in_pylate=in_pylate)
 
 
@@ -124,7 +124,7 @@ def _projection(folder: Path, view: str, kind: str, *, of_tokens: bool = False) 
     """Write the projection of a view as a package's layer without activation."""
     module, head = Module(kind, DENSE_MODULE), f"heads.{view}.projection."
     (folder / module.path).mkdir()
-    weights = read_weights(folder / WEIGHTS)
+    weights = read_weights(folder / RETRIEVER_WEIGHTS)
     names = [name for name in ("weight", "bias") if head + name in weights]
     projection = {f"linear.{name}": weights[head + name].contiguous() for name in names}
     out_features, in_features = projection["linear.weight"].shape

@@ -24,7 +24,7 @@ from flows.export.export import export_checkpoint
 from flows.plan.plan import needed_for, planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
-from models.retrievers.retriever import HEADS, PROJECTION
+from models.retrievers.retriever import HEADS_FILE, PROJECTION
 from storage.artifact import Artifact
 from storage.store import sources
 from storage.store.store import Store
@@ -200,7 +200,7 @@ def test_fine_tuning_begins_with_the_exported_head_of_pretraining(workplace: Wor
     plan = workplace.plan("dup_mae_beir")
     *_, trained = workplace.build("dup_mae_beir", plan, needed_for(plan, "retriever_1"))
 
-    heads = load_file(workplace.folder / "checkpoints" / "dup_mae" / HEADS)
+    heads = load_file(workplace.folder / "checkpoints" / "dup_mae" / HEADS_FILE)
     [projection] = [tensor for name, tensor in heads.items() if name.endswith(PROJECTION)]
     distances = [
         float((tensor - projection).abs().max())

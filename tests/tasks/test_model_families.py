@@ -10,7 +10,7 @@ import torch
 from models.papers import cot_mae
 from models.retrievers import towers
 from models.retrievers.load import load
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from models.retrievers.retriever import load as load_retriever
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, Source, source_of
@@ -83,7 +83,7 @@ def test_from_a_folder_to_vectors(family: str, store: Store, written: Any, tmp_p
 
     parts = [read_shard(tmp_path / "vectors", shard) for shard in range(num_shards(tmp_path / "vectors"))]
     vectors = Encoded.concatenated(parts).dense
-    assert (pretrained.path / HEADS).is_file()
+    assert (pretrained.path / HEADS_FILE).is_file()
     assert vectors is not None
     np.testing.assert_allclose(vectors, by_transformers(trained.path, passages_texts()), atol=1e-4)
     differences = [

@@ -159,7 +159,7 @@ def test_a_retriever_without_views() -> None:
 )
 def test_a_damaged_description_is_named(tmp_path: Path, text: str, message: str) -> None:
     folder = written(tiny_retriever("dpr"), tmp_path / "saved")
-    (folder / retrievers.SETTINGS).write_text(text)
+    (folder / retrievers.RETRIEVER_SETTINGS).write_text(text)
 
     with pytest.raises(ValueError, match=message) as error:
         load(folder)
@@ -168,8 +168,8 @@ def test_a_damaged_description_is_named(tmp_path: Path, text: str, message: str)
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     folder = written(tiny_retriever("coil"), tmp_path / "saved")
-    text = (folder / retrievers.SETTINGS).read_text()
-    (folder / retrievers.SETTINGS).write_text(text.replace('"dim": 6', '"dim": 7'))
+    text = (folder / retrievers.RETRIEVER_SETTINGS).read_text()
+    (folder / retrievers.RETRIEVER_SETTINGS).write_text(text.replace('"dim": 6', '"dim": 7'))
 
     with pytest.raises(
         ValueError,
@@ -182,8 +182,8 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
     folder = written(tiny_retriever("dpr"), tmp_path / "saved")
     views = RetrieverSettings(lexical=lexical.Settings(**LEXICAL | {"head": "own", "activation": "none"}))
     pretrained = torch.randn(SHAPE["vocab_size"], SHAPE["hidden_size"])
-    (folder / retrievers.SETTINGS).unlink()
-    save_file({"projection.weight": pretrained}, folder / retrievers.HEADS)
+    (folder / retrievers.RETRIEVER_SETTINGS).unlink()
+    save_file({"projection.weight": pretrained}, folder / retrievers.HEADS_FILE)
 
     built = load_for_training(folder, views).eval()
 

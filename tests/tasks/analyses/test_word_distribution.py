@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from models.layers import bert
 from models.pretraining import TermCounts
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.tables import Pairs, Terms
@@ -56,7 +56,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Any]:
         "vocabulary.weight": (V, hidden), "vocabulary.bias": (V,),
     }  # fmt: skip
     save_file({f"decoder.{name}": torch.randn(shape, generator=random) for name, shape in shapes.items()},
-              folder / HEADS)  # fmt: skip
+              folder / HEADS_FILE)  # fmt: skip
     return Artifact("pretrain", "tiny", folder)
 
 
@@ -77,7 +77,7 @@ def analysis(texts: Any, terms: Any, checkpoint: Any, run_stage: Any, on_one_thr
 
 
 def test_shares_equal_the_formula(checkpoint: Artifact[Any]) -> None:
-    heads = {name: tensor.double().numpy() for name, tensor in load_file(checkpoint.path / HEADS).items()}
+    heads = {name: tensor.double().numpy() for name, tensor in load_file(checkpoint.path / HEADS_FILE).items()}
     vectors = np.random.default_rng(1).normal(size=(3, len(heads["decoder.transform.dense.bias"])))
     counted = TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64))
 
@@ -178,7 +178,7 @@ def test_the_stage_analyses_the_requested_number_of_texts(analysis: dict[str, An
 def test_a_checkpoint_of_another_paper_is_refused(heads: dict[str, torch.Tensor] | None, tmp_path: Path) -> None:
     folder = save_backbone(tmp_path)
     if heads is not None:
-        save_file(heads, folder / HEADS)
+        save_file(heads, folder / HEADS_FILE)
 
     with pytest.raises(UserError, match="expected a checkpoint that cpdae pre-trained"):
         read_decoder(Artifact("pretrain", "other", folder), TermCounts(9, np.ones(V, np.int64), np.ones(V, np.int64)))

@@ -12,7 +12,7 @@ from models.layers import bert
 from models.layers.unpadding import Packing
 from models.retrievers import towers
 from models.retrievers.bi_encoder import load_pooling
-from models.retrievers.retriever import HEADS, WEIGHTS
+from models.retrievers.retriever import HEADS_FILE, RETRIEVER_WEIGHTS
 from models.retrievers.towers import load
 from models.tokens import Tokenizer
 from storage.artifact import Source, source_of
@@ -159,17 +159,19 @@ def test_two_towers_start_alike_and_are_taken_up_again(store: Store, weights: Pa
 
 
 def test_a_card_names_the_weights_of_views_only_where_there_are_some() -> None:
-    with_weights, without = (" ".join(additional_files(["retriever.json", *files])) for files in ([WEIGHTS], []))
+    with_weights, without = (
+        " ".join(additional_files(["retriever.json", *files])) for files in ([RETRIEVER_WEIGHTS], [])
+    )
 
     assert with_weights.endswith("the views of the retriever, and `retriever.safetensors` has their weights.")
     assert without == "`retriever.json` states the views of the retriever."
 
 
 def test_heads_of_an_earlier_pretraining_come_along(store: Store, weights: Path) -> None:
-    save_file({"decoder.weight": torch.ones(2)}, weights / HEADS)
+    save_file({"decoder.weight": torch.ones(2)}, weights / HEADS_FILE)
 
     built = initialise(source(weights), settings=ALL).path
     fresh = initialise(source(weights), settings=ALL.model_copy(update={"start": "random"})).path
 
-    assert load_file(built / HEADS)["decoder.weight"].tolist() == [1, 1]
-    assert not (fresh / HEADS).exists()
+    assert load_file(built / HEADS_FILE)["decoder.weight"].tolist() == [1, 1]
+    assert not (fresh / HEADS_FILE).exists()

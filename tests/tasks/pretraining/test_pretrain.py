@@ -15,7 +15,7 @@ from models.objective import Batch
 from models.papers import cot_mae
 from models.pretraining import RawBatch
 from models.retrievers.bi_encoder import load_pooling
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from models.row_random import RowRandom
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -197,12 +197,12 @@ def test_decoder_and_heads_are_saved_and_taken_up_again(store: Store) -> None:
     start = given_start()
     first = pretrain(pairs=given_pairs(), start=start, settings=settings(steps=2))
 
-    heads = load_file(first.path / HEADS)
+    heads = load_file(first.path / HEADS_FILE)
     assert heads
     assert all(name.startswith(("decoder.blocks.0.", "decoder.norm")) for name in heads)
     again = pretrain(pairs=given_pairs(), start=first, settings=settings(steps=1, heads="continued", fit=STILL))
     fresh = pretrain(pairs=given_pairs(), start=first, settings=settings(steps=1, fit=STILL))
-    kept, made_anew = load_file(again.path / HEADS), load_file(fresh.path / HEADS)
+    kept, made_anew = load_file(again.path / HEADS_FILE), load_file(fresh.path / HEADS_FILE)
     assert all(torch.equal(heads[name], kept[name]) for name in heads)
     assert not torch.equal(heads["decoder.blocks.0.widen.weight"], made_anew["decoder.blocks.0.widen.weight"])
 

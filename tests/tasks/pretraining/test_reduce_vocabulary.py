@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertForMaskedLM
 
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from models.retrievers.towers import QUERY, Towers, load, sharing
 from models.tokens import Tokenizer
 from storage.artifact import Artifact, source_of
@@ -81,7 +81,9 @@ def test_the_folder_opens_in_transformers(store: Store, weights: Path, tmp_path:
 
 
 def test_heads_of_an_earlier_training_are_refused(tmp_path: Path) -> None:
-    (tmp_path / HEADS).touch()
+    (tmp_path / HEADS_FILE).touch()
 
-    with pytest.raises(UserError, match=rf"backbone.vocabulary: {tmp_path} has {HEADS}, .* set backbone.vocabulary=nu"):
+    with pytest.raises(
+        UserError, match=rf"backbone.vocabulary: {tmp_path} has {HEADS_FILE}, .* set backbone.vocabulary=nu"
+    ):
         check(tmp_path)

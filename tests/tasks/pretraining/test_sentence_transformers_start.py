@@ -155,7 +155,7 @@ def test_a_stated_pooling_alone_leaves_the_rest_out_as_before(store: Store, tmp_
     built = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given", pooling="mean")).path
 
     assert retriever.read_settings(built) == RetrieverSettings(dense=Dense(dim=None))
-    assert not (built / retriever.SETTINGS).exists()
+    assert not (built / retriever.RETRIEVER_SETTINGS).exists()
 
 
 def changed(folder: Path, file: str, value: Any) -> Path:

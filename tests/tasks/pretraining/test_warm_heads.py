@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from models.layers import bert
 from models.papers import ict
-from models.retrievers.retriever import HEADS
+from models.retrievers.retriever import HEADS_FILE
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.pretraining.pretrain import Pretraining, pretrain
@@ -67,7 +67,7 @@ def test_an_interrupted_training_ends_with_equal_weights(
 
     assert steps == [0, 1, 2, 2, 3, 4, 4]
     assert (resumed.path / "model.safetensors").read_bytes() == (unbroken.path / "model.safetensors").read_bytes()
-    assert (resumed.path / HEADS).read_bytes() == (unbroken.path / HEADS).read_bytes()
+    assert (resumed.path / HEADS_FILE).read_bytes() == (unbroken.path / HEADS_FILE).read_bytes()
 
 
 @pytest.mark.usefixtures("store")
