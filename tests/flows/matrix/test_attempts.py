@@ -21,7 +21,10 @@ from tasks.session import Done
 def run(name: str, *stages: str) -> PlannedRun[Any]:
     """A run of these stages, then its report."""
     steps = [Done("report", "", name, False, 1.0, 1, [], {})]
-    return PlannedRun(Path(name), SimpleNamespace(), name, dict.fromkeys([*stages, f"report/{name}"]), steps)  # type: ignore[arg-type]
+    jobs: Any = {
+        reference: SimpleNamespace(reference=reference, needs=list) for reference in (*stages, f"report/{name}")
+    }
+    return PlannedRun(Path(name), SimpleNamespace(), name, jobs, steps)  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -55,7 +55,8 @@ def plan(store: Store, keys: list[str]) -> PlannedGrid:
     cells = []
     for cell, key in zip(GRID.cells, keys, strict=True):
         steps = [Done("report", "", key, True, 1.0, 1, [], {})]
-        job: Any = SimpleNamespace(stage=SimpleNamespace(name="report"), key=key)
+        report = SimpleNamespace(name="report")
+        job: Any = SimpleNamespace(stage=report, key=key, reference=f"report/{key}", needs=list)
         cells.append(PlannedRun(cell, RECIPE, "quickstart", {f"report/{key}": job}, steps))
     return PlannedGrid(GRID, store, cells)
 
