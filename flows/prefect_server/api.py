@@ -17,6 +17,7 @@ PAGE = 200  # rows; a server gives no more, unless it is set to
 RETRY_SECONDS = 2.0  # the first pause before a request is sent again; each further one is twice as long
 LONGEST_PAUSE = 15.0
 PATIENCE_SECONDS = 30.0  # SQLite is locked for a while where many runs write
+ANSWER_SECONDS = 60.0  # for one request, of a server that has taken it
 OWN_SERVER = (
     "set PREFECT_SERVER_API_AUTH_STRING to the user:password that `pretrieve up` was started with (`pretrieve down "
     "--force` ends everything without asking the server)"
@@ -35,7 +36,7 @@ class Api:
     secret: str | None = None
     """user:password, where the server requires them."""
     patience_seconds: float = PATIENCE_SECONDS
-    """How long a request is repeated while the server fails with HTTP 5xx."""
+    """How long a request is repeated while the server fails with HTTP 5xx, or takes it but is too busy to answer."""
     outages: bool = False
     """Whether a request is also repeated while the server does not answer at all."""
     remedy: str = OWN_SERVER
@@ -96,6 +97,8 @@ class Api:
 
         if isinstance(error, httpx.HTTPStatusError):
             return f"answers HTTP {error.response.status_code}" if error.response.is_server_error else None
+        if isinstance(error, httpx.ReadTimeout):
+            return f"has not answered within {ANSWER_SECONDS:g} s"
         outage = self.outages and isinstance(error, httpx.TransportError)
         return f"does not answer ({type(error).__name__})" if outage else None
 
@@ -103,7 +106,7 @@ class Api:
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
-        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=60, verify=self.verify)
+        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=ANSWER_SECONDS, verify=self.verify)
         with client:
             headers = self._csrf_headers(client) if method != "GET" else {}
             answer = client.request(method, f"{self.url}/{path}", json=body, headers=headers)

@@ -156,15 +156,24 @@ def test_requests_are_repeated_while_the_server_fails(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr("flows.prefect_server.api.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("flows.prefect_server.api.ANSWER_SECONDS", 2.0)
     requests: list[str] = []
+    ended = threading.Event()
 
     class Busy(http.server.BaseHTTPRequestHandler):
-        """Fails at each third request, also at that for a CSRF token; one run is active at first."""
+        """Fails at each third request, also at that for a CSRF token; one run is active at first.
+
+        The second request for the active runs has no answer in time.
+        """
 
         def answer(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
             requests.append(f"{self.command} {self.path}")
-            active = [{"name": "a-run", "id": "a-run"}] if requests.count("POST /api/flow_runs/filter") < 3 else []
+            asked = requests.count("POST /api/flow_runs/filter")
+            if asked == 2 and requests[-1].endswith("/filter"):
+                ended.wait(300)
+                return
+            active = [{"name": "a-run", "id": "a-run"}] if asked < 4 else []
             self.send_response(503 if len(requests) % 3 == 1 else 200)
             self.end_headers()
             answer = active if self.path == "/api/flow_runs/filter" else {"token": "t", "is_paused": False}
@@ -180,12 +189,14 @@ def test_requests_are_repeated_while_the_server_fails(
         threading.Thread(target=busy.serve_forever, daemon=True).start()
         note(paths, "server", begin(), busy.server_port)
         down(paths.store, **{option: True})
+        ended.set()
         busy.shutdown()
 
     assert running(paths.folder) == {}
     out = capsys.readouterr().out
     assert "waiting for a-run" in out
     assert "answers HTTP 503: trying again in 0 s" in out
+    assert "has not answered within 2 s: trying again in 0 s" in out
     if option == "cancel":
         assert "POST /api/flow_runs/a-run/set_state" in requests
     for queue in ("cpu", "gpu/queues/evaluations") if option == "drain" else ():
