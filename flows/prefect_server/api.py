@@ -106,8 +106,8 @@ class Api:
         import httpx
 
         user, _, password = (self.secret or "").partition(":")
-        client = httpx.Client(auth=(user, password) if self.secret else None, timeout=ANSWER_SECONDS, verify=self.verify)
-        with client:
+        auth = (user, password) if self.secret else None
+        with httpx.Client(auth=auth, timeout=ANSWER_SECONDS, verify=self.verify) as client:
             headers = self._csrf_headers(client) if method != "GET" else {}
             answer = client.request(method, f"{self.url}/{path}", json=body, headers=headers)
         if answer.status_code in (401, 403):
