@@ -13,8 +13,9 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu
 
+from models.layers.attention import attention
 from models.layers.bert_config import BertConfig
 from models.layers.unpadding import Packing
 
@@ -59,16 +60,14 @@ class SelfAttention(nn.Module):
         `rows` is the packing of the queries, which also says which columns each row sees; `columns` is the context's.
         """
 
-        def heads(projection: nn.Linear, x_NH: Tensor, packing: Packing) -> Tensor:
-            projected_BLH = packing.padded(projection(x_NH))
-            return projected_BLH.view(*packing.shape, self.num_heads, -1).transpose(1, 2)
+        def heads(x_NH: Tensor) -> Tensor:
+            return x_NH.view(len(x_NH), self.num_heads, -1)
 
-        mixed_BAQD = scaled_dot_product_attention(
-            heads(self.query, queries_NH, rows), heads(self.key, context_NH, columns),
-            heads(self.value, context_NH, columns), attn_mask=rows.visible,
-            dropout_p=self.dropout if self.training else 0.0,
+        mixed_NAD: Tensor = attention(
+            heads(self.query(queries_NH)), heads(self.key(context_NH)), heads(self.value(context_NH)), rows=rows,
+            columns=columns, dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return rows.packed(mixed_BAQD.transpose(1, 2).flatten(-2))
+        return mixed_NAD.flatten(-2)
 
 
 class Residual(nn.Module):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from models.layers.bert_layers import Bert, Layer
@@ -26,12 +25,11 @@ def cls_states(
     *layers, last = model.encoder.layer
     for layer in layers:
         hidden_NH = layer(hidden_NH, packing)
-    firsts = Packing(mask_BL[:, :1], packing.visible, positions_N=torch.arange(len(ids_BL), device=ids_BL.device))
-    return _last(cast(Layer, last), hidden_NH, packing, firsts)
+    return _last(cast(Layer, last), hidden_NH, packing)
 
 
-def _last(layer: Layer, hidden_NH: Tensor, packing: Packing, firsts: Packing) -> Tensor:
+def _last(layer: Layer, hidden_NH: Tensor, packing: Packing) -> Tensor:
     """Apply a layer as `Layer.forward` does, with only the first token of each text as a query."""
-    first_BH, attention = hidden_NH.index_select(0, packing.starts_B), layer.attention
+    first_BH, firsts, attention = hidden_NH.index_select(0, packing.starts_B), packing.of_firsts(), layer.attention
     mixed_BH = attention.output(attention.self.attend(first_BH, hidden_NH, rows=firsts, columns=packing), first_BH)
     return cast(Tensor, layer.output(layer.intermediate(mixed_BH), mixed_BH))

@@ -1,9 +1,9 @@
 """Attention for layers of `transformers` that compute the real tokens of a batch as one row without padding.
 
 `transformers` lets a model choose its attention by name (`AttentionInterface`). Its layers pass their argument
-`attention_mask` on to that function, so here it is a `Packing`: only the attention itself uses padded rows.
+`attention_mask` on to that function, so here it is a `Packing`.
 
-Shape suffixes: B batch, L length, A attention heads, D size of a head, N real tokens of all texts.
+Shape suffixes: L length, A attention heads, D size of a head, N real tokens of all texts.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
+from models.layers.attention import attention
 from models.layers.unpadding import Packing
 
 NAME = "packed"
@@ -33,15 +33,11 @@ def packed_attention(
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Return the attention output [1, N, A, D] of one row of packed texts; no weights are returned."""
 
-    def rows(packed_1AND: Tensor) -> Tensor:
-        padded_BLAD = attention_mask.padded(packed_1AND[0].transpose(0, 1))
-        return padded_BLAD.transpose(1, 2)
-
-    mixed_BALD = scaled_dot_product_attention(
-        rows(query_1AND), rows(key_1AND), rows(value_1AND), attn_mask=attention_mask.visible, dropout_p=dropout,
-        scale=scaling,
+    mixed_NAD = attention(
+        query_1AND[0].transpose(0, 1), key_1AND[0].transpose(0, 1), value_1AND[0].transpose(0, 1), rows=attention_mask,
+        columns=attention_mask, dropout=dropout, scale=scaling,
     )  # fmt: skip
-    return attention_mask.packed(mixed_BALD.transpose(1, 2))[None], None
+    return mixed_NAD[None], None
 
 
 def sliding_window(packing: Packing, distance: int) -> Packing:

@@ -1,7 +1,4 @@
-"""Batches without padding: layers compute only the real tokens, text after text.
-
-Only attention needs one row per text; it uses padded rows, which costs little, since attention is a few percent of a
-layer's arithmetic at the papers' lengths.
+"""Batches without padding: layers compute only the real tokens, text after text (attention: `models.layers.attention`).
 
 Shape suffixes: B batch, L length, N real tokens of all texts, M = B L positions, A attention heads; X is any size.
 """
@@ -11,7 +8,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models.batch import flat_positions
 
@@ -34,6 +31,8 @@ class Packing:
         self.starts_B = lengths_B.cumsum(0) - lengths_B
         """[B], the index of each text's first token among the N."""
         self.has_padding = len(self.positions_N) < self.shape.numel()
+        self.sees_text = visible is None and unattended_BL is None
+        """Whether each token sees all the real tokens of its text, and no others."""
         if visible is None and (self.has_padding or unattended_BL is not None):
             visible = mask_BL[:, None, None, :].bool()
         self.visible = visible
@@ -41,8 +40,22 @@ class Packing:
     def with_visible(self, visible: Tensor) -> Packing:
         """Return the same positions with another mask of which of them attend to which."""
         other = copy.copy(self)
-        other.visible = visible
+        other.visible, other.sees_text = visible, False
         return other
+
+    def of_firsts(self) -> Packing:
+        """Return the packing of only the first token of each text, which sees what it sees here."""
+        firsts = copy.copy(self)
+        firsts.shape = torch.Size((self.shape[0], 1))
+        firsts.positions_N = firsts.starts_B = torch.arange(self.shape[0], device=self.positions_N.device)
+        firsts.has_padding = False
+        firsts.visible = None if self.visible is None else self.visible[..., :1, :]
+        return firsts
+
+    @property
+    def boundaries(self) -> Tensor:
+        """[B + 1], the index of each text's first token among the N, and N; int32, as FlashAttention reads them."""
+        return nn.functional.pad(self.starts_B.int(), (0, 1), value=len(self.positions_N))
 
     def packed(self, x_BLX: Tensor) -> Tensor:
         """Return the real tokens [N, X] of padded rows."""

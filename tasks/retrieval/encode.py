@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from models.retrievers import load
 from models.retrievers.load import LoadedRetriever
 from models.retrievers.nested_vectors import truncated
 from models.settings import omitted_at
+from models.tokens import Tokens
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -31,6 +33,7 @@ from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
+from tasks.runtime.ahead import built_ahead
 from tasks.runtime.device import Precision, autocast, choose_device
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
@@ -76,18 +79,23 @@ class TextEncoder:
     ) -> Encoded:
         """Return all representations of the texts, in their order; `done` is called with the size of each batch."""
         ids = self.opened.encode(texts, role, max_tokens)
+        rows = list(batches([len(tokens) for tokens in ids], self.tokens_per_batch))
+
+        def padded(batch: list[int]) -> Tokens:
+            return self.opened.pad_batch([ids[index] for index in batch])
+
         encoded: list[Encoded] = []
-        order: list[int] = []
-        for batch in batches([len(tokens) for tokens in ids], self.tokens_per_batch):
-            encoded.append(self._encode_batch([ids[index] for index in batch], role))
-            order += batch
-            done(len(batch))
-        return Encoded.concatenated(encoded).taken(np.argsort(order))
+        ahead = self.device.type != "cpu"  # on a CPU, a second thread would only take time from the first
+        with built_ahead(padded, rows) if ahead else nullcontext(map(padded, rows)) as prepared:
+            for tokens in prepared:
+                encoded.append(self._encode_batch(tokens, role))
+                done(len(tokens))
+        return Encoded.concatenated(encoded).taken(np.argsort([index for batch in rows for index in batch]))
 
     @torch.inference_mode()
-    def _encode_batch(self, ids: list[list[int]], role: Role) -> Encoded:
+    def _encode_batch(self, tokens: Tokens, role: Role) -> Encoded:
         with autocast(self.device, self.precision):
-            representation: Representation = self.retriever(self.opened.pad_batch(ids).to(self.device), role)
+            representation: Representation = self.retriever(tokens.to(self.device), role)
         if self.truncate_dim is not None:
             normalise = self.retriever.settings.normalises
             representation = truncated(representation, self.truncate_dim, normalise=normalise)

@@ -19,6 +19,7 @@ from torch import nn
 from models.model_files import first_names, is_finite
 from models.objective import Batch, Losses
 from tasks.runtime import distributed
+from tasks.runtime.ahead import built_ahead
 from tasks.runtime.device import choose_device
 from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
@@ -31,7 +32,7 @@ from tasks.training.grad_cache import gradients
 from tasks.training.interval import Diverged, Interval
 from tasks.training.metrics_log import MetricsLogger, NullLogger
 from tasks.training.optimiser import OptimisationSettings, Optimiser
-from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread
+from tasks.training.prefetch import num_batch_workers, prefetch
 from tasks.training.step_batch import StepBatches
 
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -168,7 +169,7 @@ def _batches(
     on_gpu = device.type == "cuda"
     if isinstance(batch_of, StepBatches):
         return prefetch(batch_of, steps, workers=num_batch_workers(device), pinned=on_gpu)
-    return prefetch_in_thread(batch_of, steps) if on_gpu else prefetch(batch_of, steps, workers=0)
+    return built_ahead(batch_of, steps) if on_gpu else prefetch(batch_of, steps, workers=0)
 
 
 def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:

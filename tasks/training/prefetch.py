@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -62,21 +61,6 @@ def prefetch(batch_of: BatchOf, steps: range, *, workers: int, pinned: bool = Fa
         batches._shutdown_workers()  # before their pipe is closed, whose end PyTorch would take for a failure
         parent.close()
         alive.close()
-
-
-@contextlib.contextmanager
-def prefetch_in_thread(batch_of: BatchOf, steps: range) -> Iterator[Iterator[Batch]]:
-    """Give the batches of steps in their order; a thread builds the next while the caller works with one."""
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as thread:
-
-        def batches() -> Iterator[Batch]:
-            next_batch = None
-            for step in steps:
-                batch = (next_batch or thread.submit(batch_of, step)).result()
-                next_batch = thread.submit(batch_of, step + 1) if step + 1 in steps else None
-                yield batch
-
-        yield batches()
 
 
 def num_batch_workers(device: torch.device) -> int:

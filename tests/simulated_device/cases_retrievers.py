@@ -72,4 +72,4 @@ def test_a_step_in_bfloat16_copies_the_batch_and_never_waits(
     assert not traffic.synchronisations
     expected, _ = on_cpu(Finetuning(tiny_retriever(kind), SETTINGS[kind]), batch, chunk)
     assert losses != expected
-    assert losses == pytest.approx(expected, rel=0.05, abs=0.05)
+    assert losses == pytest.approx(expected, rel=0.1, abs=0.1)

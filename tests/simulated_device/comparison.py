@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from storage.store.store import Store
 from tasks.runtime.device import Precision
 from tasks.session import Execution, Session, session
 from tasks.training.grad_cache import gradients
-from tests.simulated_device.tensor import SimulatedTensor, traffic
+from tests.simulated_device.tensor import traffic
 
 SEED = (3, 5)
 Step = tuple[dict[str, float], dict[str, Tensor]]
@@ -33,15 +35,28 @@ def on_device(
 ) -> Step:
     """Return the losses and gradients of a step on the simulated device; `traffic` counts only the step itself.
 
-    As in a training, the batch is on the CPU, where its numbers of terms are known.
+    As in a training, the batch is on the CPU, where its numbers of terms are known. On a GPU, PyTorch raises
+    RuntimeError where the step waits for it.
     """
     objective = objective.to(device)
     traffic.clear()
-    losses = gradients(objective, batch, chunk, SEED, precision)
+    with _never_waiting(device):
+        losses = gradients(objective, batch, chunk, SEED, precision)
     counted = dataclasses.replace(traffic, **{name: counts.copy() for name, counts in vars(traffic).items()})
     step = {name: loss.item() for name, loss in losses.items()}, _gradients(objective)
     vars(traffic).update(vars(counted))
     return step
+
+
+@contextmanager
+def _never_waiting(device: torch.device) -> Iterator[None]:
+    if device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def assert_moved_once(batch: Batch) -> None:
@@ -71,4 +86,4 @@ def assert_equal(step: Step, expected: Step, *, tolerance: float) -> None:
 
 def _gradients(module: nn.Module) -> dict[str, Tensor]:
     grads = {name: parameter.grad for name, parameter in module.named_parameters() if parameter.grad is not None}
-    return {name: grad.host if isinstance(grad, SimulatedTensor) else grad for name, grad in grads.items()}
+    return {name: grad.cpu() for name, grad in grads.items()}

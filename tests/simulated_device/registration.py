@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -29,6 +30,11 @@ RAISED = (
     "smooth_l1_loss", "binary_cross_entropy_with_logits", "kl_div",
 )  # fmt: skip
 """Operations that autocast runs in float32, as on CUDA."""
+
+
+def is_real() -> bool:
+    """Return whether the cases run on a GPU instead of the simulated device: PRETRIEVE_TEST_DEVICE=cuda."""
+    return os.environ.get("PRETRIEVE_TEST_DEVICE") == "cuda"
 
 
 @cache

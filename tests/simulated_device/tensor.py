@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 aten = torch.ops.aten
@@ -133,8 +134,30 @@ def copy(op: Any, first: Any, second: Any = None, non_blocking: bool = False, **
     return result
 
 
+class CountedTraffic(TorchDispatchMode):
+    """Counts the traffic of a real device, such as a GPU, as that of the simulated one."""
+
+    def __torch_dispatch__(
+        self, op: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and count what the host waits for and what is copied."""
+        keywords = kwargs or {}
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+            with self:
+                return op.decompose(*args, **keywords)
+        result = op(*args, **keywords)
+        inputs = [value for value in tree_flatten((args, keywords))[0] if isinstance(value, Tensor)]
+        if op.overloadpacket is aten.copy_:
+            _count(args[1], args[0], args[2] if len(args) > 2 else keywords.get("non_blocking", False))
+        elif op.overloadpacket is aten._to_copy:
+            _count(args[0], result, keywords.get("non_blocking", False))
+        elif any(value.device.type != "cpu" for value in inputs) and _synchronises(op.overloadpacket, args, keywords):
+            traffic.synchronisations[f"{_line()} {op.overloadpacket.__name__}"] += 1
+        return result
+
+
 def _count(source: Tensor, target: Tensor, non_blocking: bool) -> None:
-    leaves, arrives = isinstance(source, SimulatedTensor), isinstance(target, SimulatedTensor)
+    leaves, arrives = source.device.type != "cpu", target.device.type != "cpu"
     size = source.numel() * source.element_size()
     if arrives and not leaves:
         traffic.to_device[_line()] += size

@@ -35,6 +35,30 @@ def test_tokens_in_a_row_and_back_in_rows() -> None:
     assert torch.equal(changed[:, 1:], (ids * mask)[:, 1:])
 
 
+def test_texts_have_boundaries_and_first_tokens() -> None:
+    _, mask = rows(LENGTHS)
+    packing = Packing(mask)
+    firsts = packing.of_firsts()
+
+    assert packing.boundaries.tolist() == [0, 3, 4, 9, 11]
+    assert firsts.boundaries.tolist() == [0, 1, 2, 3, 4]
+    assert packing.boundaries.dtype == firsts.boundaries.dtype == torch.int32
+    assert torch.equal(firsts.padded(torch.arange(4)[:, None]), torch.arange(4)[:, None, None])
+    assert firsts.visible is not None
+    assert firsts.visible.tolist() == mask[:, None, None, :].tolist()
+    assert firsts.sees_text
+
+
+def test_only_a_mask_of_padding_lets_each_token_see_its_whole_text() -> None:
+    _, mask = rows(LENGTHS)
+    some = torch.ones(4, 1, 5, 5, dtype=torch.bool)
+
+    assert Packing(mask).sees_text
+    assert not Packing(mask, some).sees_text
+    assert not Packing(mask).with_visible(some).sees_text
+    assert not Packing(mask, unattended_BL=~mask).sees_text
+
+
 def test_without_padding_there_is_nothing_to_do() -> None:
     ids, mask = rows([4, 4])
     packing = Packing(mask)

@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from storage.errors import UserError
+from tasks.runtime.ahead import built_ahead
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
-from tasks.training.prefetch import num_batch_workers, prefetch, prefetch_in_thread
+from tasks.training.prefetch import num_batch_workers, prefetch
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,7 +37,7 @@ def test_each_step_has_its_batch(steps: range) -> None:
         built.append(step)
         return f"batch {step}"
 
-    for batches in (prefetch(building, steps, workers=0), prefetch_in_thread(building, steps)):
+    for batches in (prefetch(building, steps, workers=0), built_ahead(building, steps)):
         with batches as given:
             assert list(given) == [f"batch {step}" for step in steps]
     assert built == [*steps, *steps]
@@ -111,7 +112,7 @@ def test_a_thread_builds_the_next_batch_and_no_more() -> None:
         building[step].set()
         return threading.current_thread()
 
-    with prefetch_in_thread(waited, range(4)) as batches:
+    with built_ahead(waited, range(4)) as batches:
         assert next(batches) is not threading.main_thread()
         assert building[1].wait(10)
         assert not building[2].is_set()
@@ -126,7 +127,7 @@ def test_what_cannot_be_built_is_reported_at_its_step(in_thread: bool) -> None:
         return step
 
     steps = range(3)
-    with prefetch_in_thread(breaking, steps) if in_thread else prefetch(breaking, steps, workers=0) as batches:
+    with built_ahead(breaking, steps) if in_thread else prefetch(breaking, steps, workers=0) as batches:
         assert next(batches) == 0
         with pytest.raises(ValueError, match="no batch"):
             next(batches)
