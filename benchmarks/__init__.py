@@ -7,7 +7,8 @@ and says when a ratio has fallen; `page.py` writes `docs/speed.md` and its figur
 """
 
 NAMES = (
-    "splitting", "generation", "batches", "pretraining", "earlier_steps", "compiled_layers", "bm25_mining",
-    "retriever_training", "encoding", "exact_search", "similarities", "evaluation", "bookkeeping",
+    "splitting", "generation", "batches", "pretraining", "earlier_steps", "compiled_layers",
+    "variable_length", "bm25_mining", "retriever_training", "encoding", "exact_search", "similarities", "evaluation",
+    "bookkeeping",
 )  # fmt: skip
 """In the pipeline's order."""

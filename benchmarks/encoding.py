@@ -39,7 +39,7 @@ Encode = Callable[[], np.ndarray[Any, Any]]
 
 def cases(device: str, *, small: bool) -> Iterator[Case]:
     """Yield a case for each pooling."""
-    texts = leads(4 if small else 20_000 if device == "cuda" else 128, device)
+    texts = leads(4 if small else 10_000 if device == "cuda" else 128, device)
     for pooling in POOLED:
         with tempfile.TemporaryDirectory() as folder:
             yield encoding(Path(folder), texts, device, pooling, plain=pooling == "mean" or device == "cuda")
@@ -53,7 +53,7 @@ def encoding(folder: Path, texts: list[str], device: str, pooling: Pooling, *, p
     save_checkpoint(folder, device, pooling)
     precision: Precision = "bfloat16" if device == "cuda" else "float32"
     contenders: dict[str, Encode] = {OURS: ours(folder, texts, device, precision)}
-    if importlib.util.find_spec("sentence_transformers"):
+    if _has_peer():
         contenders[PEER] = peer(folder, texts, device, precision)
     if plain:
         contenders[PLAIN] = loop(folder, texts, device, pooling)
@@ -69,7 +69,7 @@ def in_bfloat16(folder: Path, texts: list[str]) -> Case:
     """Encode texts on a CPU in bfloat16."""
     save_checkpoint(folder, "cpu", "mean")
     contenders = {OURS: ours(folder, texts, "cpu", "bfloat16")}
-    if importlib.util.find_spec("sentence_transformers"):
+    if _has_peer():
         contenders |= {PEER: peer(folder, texts, "cpu", "float32"), HALF_PEER: peer(folder, texts, "cpu", "bfloat16")}
     exact = ours(folder, texts, "cpu", "float32")()
 
@@ -81,6 +81,10 @@ def in_bfloat16(folder: Path, texts: list[str]) -> Case:
         f"{described(folder, texts)}, {POOLED['mean']}, in bfloat16", contenders,
         {name: 1.3 for name in contenders if name != OURS}, compare, repeats=3, units=units(folder, texts),
     )  # fmt: skip
+
+
+def _has_peer() -> bool:
+    return all(map(importlib.util.find_spec, ("sentence_transformers", "datasets")))
 
 
 def described(folder: Path, texts: list[str]) -> str:

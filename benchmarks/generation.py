@@ -56,7 +56,7 @@ class Size:
 T5_BASE = Shape(32_128, 768, 12, 12)
 SIZES = {
     "cpu": Size(Shape(8_000, 256, 2, 4), passages=16, longer=3, plain_batch=16, batch_tokens=4096),
-    "cuda": Size(T5_BASE, passages=1024, longer=1, plain_batch=128, batch_tokens=32_768),
+    "cuda": Size(T5_BASE, passages=256, longer=1, plain_batch=128, batch_tokens=32_768),
 }
 
 

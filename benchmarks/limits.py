@@ -53,24 +53,39 @@ class Need:
         return [*([self.cannot] if self.cannot else []), *(name for name, too_much in exceeded.items() if too_much)]
 
 
-def needs(growth: Mapping[str, Any], passage_flops: float, rate: float, writing_rate: float, size: int) -> list[Need]:
-    """Return each stage's need at a size, from the FLOPs of encoding a passage and a GPU's FLOPs per second."""
+@dataclass(frozen=True)
+class Rates:
+    """FLOPs a second of one GPU, by what it does."""
+
+    encoding: float
+    searching: float
+    writing: float
+    """A model that generates text."""
+
+
+def needs(growth: Mapping[str, Any], passage_flops: float, rates: Rates, size: int) -> list[Need]:
+    """Return each stage's need at a size, from the FLOPs of encoding a passage."""
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
     writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
     vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / QUERY_EVERY) * WIDTH
     stages = [_on_cpus(growth, name, size) for name in CPU_STAGES]
     disk = slopes.bytes_each(growth, "generate queries", "bytes") * QUERIES_EACH * size
-    per_hour, written_per_hour = (GPUS * per_second * 3600 for per_second in (rate, writing_rate))
     gpus = f"{GPUS} GPUs"
+
+    def hours(flops: float, rate: float) -> float:
+        return flops / (GPUS * rate * 3600)
+
     return [
         *stages,
         Need(
-            "generate queries", gpus, size * writing / written_per_hour, _memory(growth, "generate queries", size), disk
+            "generate queries", gpus, hours(size * writing, rates.writing), _memory(growth, "generate queries", size),
+            disk,
         ),
         Need(
-            "encode", f"{GPUS} GPUs", size * passage_flops / per_hour, _memory(growth, "encode: dense", size), vectors
+            "encode", gpus, hours(size * passage_flops, rates.encoding), _memory(growth, "encode: dense", size),
+            vectors,
         ),
-        Need("search: exact, dense", gpus, searching / per_hour, ids, 0.0),
+        Need("search: exact, dense", gpus, hours(searching, rates.searching), ids, 0.0),
     ]
 
 

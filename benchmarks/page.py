@@ -41,9 +41,11 @@ quarter below the *recorded* one.
 ![Speedup over each baseline, by benchmark; the tables below have the numbers](images/speed.svg)
 """
 NO_GPU = (
-    "Not measured yet. `python -m benchmarks --device cuda` runs the benchmarks that have a size for GPUs and writes\n"
-    "this part. Pre-training and generating queries need only PyTorch and Transformers; benchmarks that lack a\n"
-    "package are left out."
+    "No comparison with a baseline is stored yet; [log.md](log.md) has first figures, and\n"
+    "[scale.md](scale.md#steps-on-a-gpu) the time and memory of the papers' steps.\n"
+    "`python -m benchmarks --device cuda` runs the benchmarks that have a size for GPUs and writes this part.\n"
+    "Pre-training and generating queries need only PyTorch and Transformers; benchmarks that lack a package are left\n"
+    "out."
 )
 
 

@@ -1,7 +1,7 @@
 """Write `docs/scale.md` and its pictures: `python -m benchmarks.scale`.
 
-Made of `results/growth.json`, `results/recipe_costs.json`, what the papers say that they used (`reported_costs.csv`)
-and, where there is one, a rate measured on a GPU (`results/pretraining.cuda.json`). Nothing is measured here.
+Made of `results/growth.json`, `results/recipe_costs.json`, the steps measured on a GPU (`results/gpu_steps.cuda.json`)
+and what the papers say that they used (`reported_costs.csv`). Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import limits, mining_costs, padded_attention, panels, rehearsals, results, slopes, split_at_size
+from benchmarks import gpu_page, limits, mining_costs, panels, rehearsals, results, slopes, split_at_size
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
@@ -25,63 +25,51 @@ REPORTED = Path(__file__).parent / "reported_costs.csv"
 PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
 """FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
 CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
-"""The GPU for which hours are given, the share of its peak, and how many GPUs."""
+"""The GPU for which hours are given, the share of its peak that is the target, and how many GPUs."""
 WRITING = split_at_size.ASSUMED
 """At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
 KINDS = ("generate queries", "pre-train", "teacher", "train", "encode", "search")
+MEASURED = {"pre-train": "pretrain", "train": "train", "encode": "encode"}
+"""The kinds with a step measured on a GPU, and its stage."""
+ENCODED = "cot_mae_query_as_context"  # the recipe whose dense vectors are those of large collections
 CORES_PER_GPU = 4
 """The target of how many cores build the batches of a GPU."""
-RATE = "TFLOP of ours"  # what `pretraining.py` calls its arithmetic
-NOT_MEASURED = (
-    "**No rate was measured on a GPU.** The hours below are arithmetic: counted FLOPs over an assumed share of the "
-    "peak. They will use a measured rate when `python -m benchmarks pretraining --device cuda` has written its result."
-)
-
 Result = Mapping[str, Any]
 
 
 def documents() -> dict[Path, str]:
     """Return the contents of the page and its figures by path."""
-    growth, costs, cuda = (results.read(results.path_of(*name)) for name in (
-        ("growth", "cpu"), ("recipe_costs", "cpu"), ("pretraining", "cuda")
+    growth, costs, steps = (results.read(results.path_of(*name)) for name in (
+        ("growth", "cpu"), ("recipe_costs", "cpu"), ("gpu_steps", "cuda")
     ))  # fmt: skip
-    share, _ = utilisation(cuda)
-    flops = limits.encoding_flops(costs, "cot_mae_query_as_context", 2)
-    rates = share * PEAKS[CHIP], WRITING * PEAKS[CHIP]
-    needs = {size: limits.needs(growth, flops, *rates, size) for size in limits.SIZES}
+    rates = limits.Rates(*(share * PEAKS[CHIP] for share in (encoding_share(steps), TARGET, WRITING)))
+    flops = limits.encoding_flops(costs, ENCODED, 2)
+    needs = {size: limits.needs(growth, flops, rates, size) for size in limits.SIZES}
     return {
-        PAGE: page(growth, costs, cuda, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
+        PAGE: page(growth, costs, steps, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
     }  # fmt: skip
 
 
-def page(growth: Result, costs: Result, cuda: Result, needs: Mapping[int, list[limits.Need]]) -> str:
+def page(growth: Result, costs: Result, steps: Result, needs: Mapping[int, list[limits.Need]]) -> str:
     """Return the page."""
-    share, words = utilisation(cuda)
     return "\n".join([
         "# Scale", "",
         "Written by `make growth` from `benchmarks/results/` and `benchmarks/reported_costs.csv`; no number is typed.",
         "The text above each table states what is measured, counted and assumed.", "",
         "## How each stage grows", "", *growing(growth),
-        "## What a reproduction of each paper costs", "", *reproductions(costs, share, words),
-        "## What mining costs by representation", "", *mining_costs.section(share, CHIP, PEAKS[CHIP]),
+        "## Steps on a GPU", "", *gpu_page.section(steps),
+        "## What a reproduction of each paper costs", "", *reproductions(costs, steps),
+        "## What mining costs by representation", "", *mining_costs.section(TARGET, CHIP, PEAKS[CHIP]),
         "## How many cores feed the GPUs", "",
-        *feeding(costs, results.read(results.path_of("batches", "cpu")), share),
-        "## Attention over padded rows", "", *padded_attention.section(),
-        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, share),
+        *feeding(costs, results.read(results.path_of("batches", "cpu")), steps),
+        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, encoding_share(steps)),
         "## Rehearsals", "", *rehearsals.section(),
     ])  # fmt: skip
 
 
-def utilisation(cuda: Result) -> tuple[float, str]:
-    """Return the assumed or measured share of the GPU's peak, and a sentence about its source."""
-    rates = [case["rates"][RATE][OURS] * 1e12 for case in cuda.get("cases", {}).values() if RATE in case["rates"]]
-    if not rates:
-        return TARGET, f"{NOT_MEASURED}\nAssumed: {TARGET:.0%} of the peak of an {CHIP}, the target."
-    measured = min(rates) / PEAKS[CHIP]
-    return measured, (
-        f"Counted with {measured:.0%} of the peak of an {CHIP}: the least that a pre-training step reached on "
-        f"{cuda['machine']['gpu']} (`benchmarks/results/pretraining.cuda.json`), for all stages."
-    )
+def encoding_share(steps: Result) -> float:
+    """Return the measured share of the peak in encoding dense vectors."""
+    return gpu_page.share_of_peak(steps, ENCODED, "encode")
 
 
 def growing(growth: Result) -> Iterator[str]:
@@ -131,26 +119,26 @@ def growing(growth: Result) -> Iterator[str]:
     yield ""
 
 
-def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
+def reproductions(costs: Result, steps: Result) -> Iterator[str]:
     """Yield GPU hours by paper and stage, hours on several GPUs, and the hardware that the papers used."""
-    yield words
+    yield (
+        "Hours are counted FLOPs over a share of the GPU's peak. In pre-training, training and encoding the share is "
+        "that of [the recipe's own step](#steps-on-a-gpu), else of the stage's first step there. It was measured on "
+        f"an {steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. Teacher and "
+        f"search are assumed to reach {TARGET:.0%}, and queries, which are generated a token at a time, "
+        f"{WRITING:.0%}."
+    )
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "
         "shorter texts cost less, since padding is not computed. Pre-training by epochs is counted "
-        "with the collection sizes that `benchmarks/recipe_costs.py` assumes. Queries are generated a token at a time, "
-        f"at an assumed {WRITING:.0%} of the peak. Splitting and BM25 need no GPU. Work is assumed "
-        "to divide evenly among GPUs."
+        "with the collection sizes that `benchmarks/recipe_costs.py` assumes. Splitting and BM25 need no GPU. Work is "
+        "assumed to divide evenly among GPUs."
     )
-    per_hour = share * PEAKS[CHIP] * 3600
     yield from ["", f"GPU hours on an {CHIP}:", "", f"| recipe | {' | '.join(KINDS)} | sum | "
                 + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
                 f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
     for recipe in SYSTEMS:
-        cost = costs[recipe]
-        shares = [WRITING if kind == "generate queries" else share for kind in KINDS]
-        hours = [
-            cost["flops"].get(kind, 0.0) / (part * PEAKS[CHIP] * 3600) for kind, part in zip(KINDS, shares, strict=True)
-        ]
+        hours = [hours_of(kind, recipe, costs, steps) for kind in KINDS]
         cells = [short(hour) if hour else "–" for hour in hours] + [short(sum(hours))]
         cells += [short(sum(hours) / number) for number in NUMBERS]
         yield f"| `{recipe}` | {' | '.join(cells)} |"
@@ -160,21 +148,32 @@ def reproductions(costs: Result, share: float, words: str) -> Iterator[str]:
                 "| recipe | what | theirs | chip hours | of the peak | the same on as many at "
                 f"{TARGET:.0%} | as hours on 8 {CHIP} | source |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in reported():
-        yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, per_hour))} | {row['source']} |"
+        yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, steps))} | {row['source']} |"
     yield ""
 
 
-def _used(row: Mapping[str, str], costs: Result, per_hour: float) -> list[str]:
+def hours_of(kind: str, recipe: str, costs: Result, steps: Result) -> float:
+    """Return the hours of a kind of stage of a recipe on one GPU; 0 where it has none."""
+    if kind in MEASURED:
+        share = gpu_page.share_of_peak(steps, recipe, MEASURED[kind])
+    else:
+        share = WRITING if kind == "generate queries" else TARGET
+    return float(costs[recipe]["flops"].get(kind, 0.0) / (share * PEAKS[CHIP] * 3600))
+
+
+def _used(row: Mapping[str, str], costs: Result, steps: Result) -> list[str]:
     """Return chips and hours, chip hours, utilisation, hours at the target, and our hours."""
     chips = f"{row['chips']} {row['chip']}".strip()
     if not row["hours"]:
         return [f"{chips}, hours not stated", "–", "–", "–", "–"]
-    flops = costs[row["recipe"]]["flops"]["pre-train"] * Fraction(row["share"])
+    part = Fraction(row["share"])
+    flops = costs[row["recipe"]]["flops"]["pre-train"] * part
+    ours = hours_of("pre-train", row["recipe"], costs, steps)
     chip_hours = int(row["chips"]) * float(row["hours"])
     peak = PEAKS[row["chip"]] * 3600
     return [
         f"{chips}, {row['hours']} h", f"{chip_hours:,.0f}", f"{flops / (chip_hours * peak):.0%}",
-        f"{short(flops / (int(row['chips']) * TARGET * peak))} h", f"{short(flops / per_hour / 8)} h",
+        f"{short(flops / (int(row['chips']) * TARGET * peak))} h", f"{short(part * ours / 8)} h",
     ]  # fmt: skip
 
 
@@ -184,25 +183,28 @@ def reported() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def feeding(costs: Result, batches: Result, share: float) -> Iterator[str]:
+def feeding(costs: Result, batches: Result, steps: Result) -> Iterator[str]:
     """Yield the cores that build the batches of a pre-training as fast as GPUs compute them."""
     yield (
         f"Measured on one core: texts a second, from token ids on disk to masked and padded tensors "
         "(`python -m benchmarks batches`; [speed.md](speed.md) names the machine). Computed: the texts that an "
-        f"{CHIP} reads a second at {share:.0%} of its peak, by the FLOPs counted above, and the cores that build as "
-        "many. Not included: copies to the GPU, and what the training process itself computes. Unmeasured on a GPU. "
+        f"{CHIP} reads a second at {TARGET:.0%} of its peak, the target, by the FLOPs counted above, and the cores "
+        "that build as many. The measured steps reached less, so these read fewer texts. Not included: copies to the "
+        "GPU, and what the training process itself computes. "
         f"The target is {CORES_PER_GPU} cores for each GPU."
     )
-    yield from ["", f"| recipe | texts a second: one core | one {CHIP} | cores for 1 | cores for 8 | target |",
-                "|---|---|---|---|---|---|"]  # fmt: skip
+    yield from ["", f"| recipe | texts a second: one core | one {CHIP} | the measured step | cores for 1 "
+                "| cores for 8 | target |", "|---|---|---|---|---|---|---|"]  # fmt: skip
     for name, case in batches["cases"].items():
         recipe = name.partition(",")[0]
         built = case["rates"]["texts"][OURS]
         per_text = costs[recipe]["flops"]["pre-train"] / case["found"]["texts in the pre-training"]
-        read = share * PEAKS[CHIP] / per_text
+        read = TARGET * PEAKS[CHIP] / per_text
+        reached = gpu_page.share_of_peak(steps, recipe, "pretrain") * PEAKS[CHIP] / per_text
         cores = read / built
         met = "met" if cores <= CORES_PER_GPU else "missed"
-        yield f"| `{recipe}` | {built:,.0f} | {read:,.0f} | {short(cores)} | {short(8 * cores)} | {met} |"
+        texts = f"{built:,.0f} | {read:,.0f} | {reached:,.0f}"
+        yield f"| `{recipe}` | {texts} | {short(cores)} | {short(8 * cores)} | {met} |"
     yield ""
 
 
@@ -215,8 +217,8 @@ def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[s
         "FAISS's graph is scaled by the number of dimensions; that of BM25's search is a lower bound, since a query "
         "costs more if more passages contain its words. GPU stages are FLOPs of a "
         f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
-        f"at {share:.0%} of their peak, {WRITING:.0%} in generation; exact search has one query for "
-        f"{QUERY_EVERY} passages. "
+        f"at {share:.0%} of their peak in encoding ([measured](#steps-on-a-gpu)), {TARGET:.0%} in search and "
+        f"{WRITING:.0%} in generation (both assumed); exact search has one query for {QUERY_EVERY} passages. "
         f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are those per additional document, "
         f"above; memory is an upper bound. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
         f"{in_bytes(limits.DISK)} of disk, and limits of the software. Pre-training takes the recipe's steps, whatever "

@@ -1,4 +1,4 @@
-"""The GPUs that `pretrieve plan --gpu` knows: memory, peak and bandwidth, with the shares of them that are assumed."""
+"""The GPUs that `pretrieve plan --gpu` knows: memory, peak and bandwidth, and the shares that a run reaches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 class Gpu(Settings):
-    """A GPU's figures, and what a run is assumed to reach of them."""
+    """A GPU's figures, and what a run is taken to reach of them."""
 
     memory_gib: float = Field(gt=0)
     teraflops: float = Field(gt=0)
@@ -28,10 +28,10 @@ class Gpu(Settings):
     gigabytes_per_second: float = Field(gt=0)
     """Bandwidth of the memory."""
     source: str
-    product_share: float = Field(default=0.6, gt=0, le=1)
-    """Share of the peak that matrix products reach; assumed unless measured."""
-    bandwidth_share: float = Field(default=0.8, gt=0, le=1)
-    """Share of the bandwidth that all other operations reach; assumed unless measured."""
+    product_share: float = Field(default=0.41, gt=0, le=1)
+    """Share of the peak that matrix products reach; as fitted to steps on an H100 (docs/scale.md) by default."""
+    bandwidth_share: float = Field(default=0.74, gt=0, le=1)
+    """Share of the bandwidth that all other operations reach; fitted likewise."""
     usable_share: float = Field(default=0.9, gt=0, le=1)
     """Share of the memory that tensors can fill; the rest is for libraries and the allocator's gaps."""
 
@@ -57,14 +57,15 @@ class Gpu(Settings):
         return self.teraflops_float32 if precision == "float32" else self.teraflops
 
     def rates(self, name: str) -> str:
-        """Return a sentence with the figures, which are stated by `source` or assumed."""
+        """Return a sentence with the figures, which are stated by `source`, assumed or fitted."""
         halves = ["float16", *(["bfloat16"] if self.bfloat16 else [])]
         single = f" and {self.teraflops_float32:g} in float32" if self.teraflops_float32 else ""
         return (
             f"{name}: {self.memory_gib:g} GiB, {self.teraflops:g} TFLOP/s in {' or '.join(halves)}{single}, "
             f"{self.gigabytes_per_second:g} GB/s "
             f"({self.source}); assumed: {self.usable_share:.0%} of the memory is usable, matrix products reach "
-            f"{self.product_share:.0%} of the peak, other operations {self.bandwidth_share:.0%} of the bandwidth"
+            f"{self.product_share:.0%} of the peak, other operations {self.bandwidth_share:.0%} of the bandwidth "
+            "(by default as fitted to an H100's steps, docs/scale.md)"
         )
 
 

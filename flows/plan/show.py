@@ -65,7 +65,7 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
         say(figures.rates(Path(gpu).stem))
-        say("memory and bytes moved are counted on a CPU and unmeasured on a GPU; every text has its full length")
+        say("memory and bytes are counted, every text at its full length; docs/scale.md compares them with an H100")
     for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):
         say(note)
 

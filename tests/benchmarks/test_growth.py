@@ -145,36 +145,41 @@ def test_every_stage_has_a_panel() -> None:
     assert drawn.count('<path class="time" d="M') == 2  # the legend's and one of the stages
 
 
+def steps_at(**shares: float) -> dict[str, Any]:
+    """Steps of CoT-MAE on an H100, a second each, that reached these shares of its peak."""
+    rows = {f"cot_mae {stage}": (stage, share) for stage, share in shares.items()}
+    return {
+        "gpu": "h100-80",
+        "counted": {
+            name: {"recipe": "cot_mae", "stage": stage, "flops": share * 989e12}
+            for name, (stage, share) in rows.items()
+        },
+        "measured": {name: {"seconds": 1.0} for name in rows},
+    }
+
+
 def test_flops_and_hours_are_those_by_hand() -> None:
-    flops = {"pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600}
+    flops = {
+        "pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600,
+        "search": PEAK * 3600 * 0.9,
+    }  # fmt: skip
     costs = {name: {"flops": flops} for name in recipe_costs.SYSTEMS}
-    lines = list(scale.reproductions(costs, 0.45, "assumed"))
-    assert "| `cot_mote` | 10 | 100 | – | – | 10 | – | 120 | 120 | 15 | 1.9 |" in lines
+    lines = list(scale.reproductions(costs, steps_at(pretrain=0.225, train=0.1, encode=0.3)))
+    assert "| `cot_mote` | 10 | 200 | – | – | 15 | 2 | 227 | 227 | 28 | 3.5 |" in lines
 
 
 def test_what_a_paper_used_is_given_as_a_share_of_its_chips_peak() -> None:
     row = {"recipe": "cot_mae", "share": "1/2", "chip": "A100", "chips": "8", "hours": "10"}
     flops = 2 * 0.25 * 8 * 10 * 3600 * scale.PEAKS["A100"]  # twice a quarter of what ten hours on eight can do
 
-    used = scale._used(row, {"cot_mae": {"flops": {"pre-train": flops}}}, PEAK * 3600)
+    used = scale._used(row, {"cot_mae": {"flops": {"pre-train": flops}}}, steps_at(pretrain=0.5))
 
-    assert used == ["8 A100, 10 h", "80", "25%", "5.6 h", f"{10 * 0.25 * 312 / 989.4:.2g} h"]
-
-
-def test_a_measured_rate_takes_the_place_of_the_assumed_one() -> None:
-    assumed, words = scale.utilisation({})
-    assert assumed == scale.TARGET
-    assert scale.NOT_MEASURED in words
-    case = {"rates": {scale.RATE: {scale.OURS: 296.82}}}
-    share, words = scale.utilisation({"cases": {"a": case, "b": {"rates": {}}}, "machine": {"gpu": "NVIDIA H200"}})
-    assert share == pytest.approx(0.3)
-    assert "30% of the peak" in words
-    assert "No GPU" not in words
+    assert used == ["8 A100, 10 h", "80", "25%", "5.6 h", f"{10 * 0.25 * 312 / (0.5 * 989.4):.2g} h"]
 
 
 def test_what_is_beyond_a_limit_is_named() -> None:
     result = growth_result()
-    small, large = (limits.needs(result, 1e9, PEAK, PEAK / 10, size) for size in limits.SIZES)
+    small, large = (limits.needs(result, 1e9, limits.Rates(PEAK, PEAK, PEAK / 10), size) for size in limits.SIZES)
     bm25 = {need.stage: need for need in large}["index: BM25"]
     assert "Lucene: 2,147,483,519 in an index" in bm25.limits
     assert not [limit for need in small for limit in need.limits if limit.startswith("Lucene")]

@@ -57,8 +57,8 @@ def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
     [line] = [line for line in printed.splitlines() if line.startswith("│ pretrain") and "MiB" in line]
     assert line.rstrip("│ ").endswith("yes")
     assert "on one small" in printed
-    assert "matrix products reach 60% of the peak" in printed
-    assert "unmeasured on a GPU" in printed
+    assert "matrix products reach 41% of the peak" in printed
+    assert "compares them with an H100" in printed
 
 
 def test_every_known_gpu_states_its_source_and_is_no_recipe() -> None:
