@@ -46,10 +46,11 @@ def section(result: Result) -> Iterator[str]:
     yield (
         f"Measured on one {machine['gpu']} (`python -m benchmarks.gpu_steps measure`): steps of training and batches "
         "of encoding, in bfloat16, with random weights of BERT-base's shape and texts of full length. A step has the "
-        "copy to the GPU, both passes with dropout, clipping and AdamW. *Counted* is what `pretrieve plan RECIPE --gpu h100-80` says "
-        f"of them: products at {gpu.product_share:.0%} of the peak, other operations at {gpu.bandwidth_share:.0%} of "
-        "the bandwidth. These two are fitted to this table, so its seconds do not test them. Memory has no fitted "
-        f"figure. Seconds are the median of {TURNS} steps, with the range."
+        "copy to the GPU, both passes with dropout, clipping and AdamW. *Counted* is what "
+        f"`pretrieve plan RECIPE --gpu {result['gpu']}` says of them: products at "
+        f"{gpu.product_share:.0%} of the peak, other operations at {gpu.bandwidth_share:.0%} of the bandwidth. "
+        "These two are fitted to this table, so its seconds do not test them. Memory has no fitted figure. "
+        f"Seconds are the median of {TURNS} steps, with the range."
     )
     yield from ["", "| step | rows | counted, s | measured, s | measured / counted | of the peak | counted, GB "
                 "| measured, GB |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
