@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.masking import IGNORED, mask_words
+from models.masking import IGNORED, mask_tokens, mask_words
 from models.row_random import RowRandom
 from models.texts import Row, crop_with_specials
 from models.tokens import Tokenizer, Tokens
@@ -24,13 +24,21 @@ class MaskedTexts(Rows):
     labels: Tensor
 
     @classmethod
-    def make(cls, rows: Sequence[Row], max_tokens: int, rate: float, tokenizer: Tokenizer, random: RowRandom) -> Self:
-        """Crop the texts, add special tokens, mask whole words and pad."""
+    def make(
+        cls, rows: Sequence[Row], max_tokens: int, rate: float, tokenizer: Tokenizer, random: RowRandom, *,
+        whole_words: bool = True,
+    ) -> Self:  # fmt: skip
+        """Crop the texts, add special tokens, mask whole words or each token on its own, and pad."""
         texts = crop_with_specials(rows, max_tokens, tokenizer, random)
-        inputs, labels = mask_words(texts, tokenizer, rate, random)
+        mask = mask_words if whole_words else mask_tokens
+        inputs, labels = mask(texts, tokenizer, rate, random)
         return cls(texts.tokens(inputs), torch.from_numpy(labels))
 
     @HostProperty
     def labelled(self) -> Tensor:
         """The flat positions [N] of masked tokens."""
         return flat_positions(self.labels != IGNORED)
+
+    def unmasked(self) -> Tokens:
+        """Return the texts before masking."""
+        return self.tokens.with_ids(torch.where(self.labels == IGNORED, self.tokens.ids, self.labels))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Vectors = tuple[Tensor, ...]
 Losses = dict[str, Tensor]
@@ -54,6 +54,14 @@ class Objective(Protocol):
     def compare(self, vectors: Vectors, batch: Any) -> Losses:
         """Return the losses over the vectors of the complete batch."""
         ...
+
+
+class LocalObjective(nn.Module):
+    """The base of an objective whose losses are all local: it compares no vectors."""
+
+    def compare(self, vectors: Vectors, batch: Any) -> Losses:
+        """Return no losses."""
+        return {}
 
 
 def concatenate(chunks: Sequence[Vectors]) -> Vectors:

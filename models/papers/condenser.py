@@ -22,7 +22,7 @@ from models.layers.bert_layers import Layer, initialise
 from models.layers.unpadding import Packing
 from models.losses import recovery_loss
 from models.masked_texts import MaskedTexts
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import Pooling, pool
 from models.row_random import RowRandom
@@ -68,7 +68,7 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     return Batch(MaskedTexts.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random))
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_mlm + L_mlm^aux (equations 4 and 6)."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -84,10 +84,6 @@ class Pretraining(nn.Module):
             "mlm": recovery_loss(self.model.vocabulary, late_BLH, batch.text.labels, batch.text.labelled),
             "head": recovery_loss(self.model.vocabulary, headed_BLH, batch.text.labels, batch.text.labelled),
         }
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
 
 class Head(nn.Module):

@@ -27,7 +27,7 @@ from models.layers.own_positions import OwnPositions
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_words
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom
@@ -126,7 +126,7 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     )
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_mlm + L_ctx (equation 11)."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -154,10 +154,6 @@ class Pretraining(nn.Module):
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled),
             "context": masked_lm_loss(context_logits, labels),
         }
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
 
 class MaskedDecoder(nn.Module):

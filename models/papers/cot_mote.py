@@ -18,8 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import pad as widened
 
 from models.batch import HostProperty, Rows, flat_positions
@@ -29,13 +28,12 @@ from models.layers.max_logits import max_of_logits
 from models.layers.unpadding import among
 from models.losses import masked_lm_loss, recovery_loss
 from models.masked_texts import MaskedTexts
-from models.masking import IGNORED
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import Role, pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.tokens import Tokenizer, Tokens
+from models.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +90,6 @@ class Masked(MaskedTexts):
         """The flat positions [N] of all tokens but [CLS]."""
         return self.tokens.after_first()
 
-    def unmasked(self) -> Tokens:
-        """Return the texts before masking."""
-        return self.tokens.with_ids(torch.where(self.labels == IGNORED, self.tokens.ids, self.labels))
-
 
 @dataclass(frozen=True)
 class Batch(Rows):
@@ -132,7 +126,7 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     return Batch(passages, queries, targets)
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_mlm(query) + L_mlm(passage) + L_clm of every decoded vector (equations 11 and 12).
 
     The decoder's layers are shared by all vectors. Its embeddings and output head are those of the encoder that
@@ -163,10 +157,6 @@ class Pretraining(nn.Module):
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors, and the MLM and decoding losses of queries and passages."""
         return (), {**self.losses("query", batch), **self.losses("passage", batch)}
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
     def losses(self, role: Role, batch: Batch) -> Losses:
         """Return the MLM loss of the texts of a role, and the decoding loss of each of their vectors."""

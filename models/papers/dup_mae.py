@@ -24,7 +24,7 @@ from models.layers.max_logits import max_of_logits
 from models.layers.unpadding import among
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.papers import retro_mae
 from models.papers.retro_mae import EnhancedDecoder
 from models.pretraining import Initialisation, RawBatch
@@ -90,7 +90,7 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     return Batch(**vars(retro_mae.make_batch(raw, tokenizer, settings, random)))
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_enc + L_dec + beta L_bow (equation 9, where beta is 1)."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -111,10 +111,6 @@ class Pretraining(nn.Module):
         if self.settings.cls_decoding:
             losses["decoder"] = self._decoder(pool(hidden_BLH, batch.text.mask, self.pooling), batch)
         return (), losses
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
     def _decoder(self, vectors_BH: Tensor, batch: Batch) -> Tensor:
         """Return L_dec (equations 2-5): H1, the vector h with positions, attends to H2 and predicts every token."""

@@ -10,18 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor, nn
-
-from models.batch import HostProperty, Rows, flat_positions
 from models.losses import recovery_loss
-from models.masking import IGNORED, mask_tokens, mask_words
-from models.objective import Losses, Vectors
+from models.masked_texts import MaskedTexts
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.row_random import RowRandom
 from models.settings import VALIDATED
-from models.texts import crop_with_specials
-from models.tokens import Tokenizer, Tokens
+from models.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +38,8 @@ class Settings:
         check_lengths(max_tokens=self.max_tokens)
 
 
-@dataclass(frozen=True)
-class Batch(Rows):
+class Batch(MaskedTexts):
     """Masked texts and the ids to recover; labels are IGNORED at all other positions."""
-
-    text: Tokens
-    text_labels: Tensor
-
-    @HostProperty
-    def labelled(self) -> Tensor:
-        """The flat positions [N] of masked tokens."""
-        return flat_positions(self.text_labels != IGNORED)
 
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token the loss predicts."""
@@ -62,13 +48,12 @@ class Batch(Rows):
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop the texts, add special tokens, mask and pad."""
-    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
-    mask = mask_words if settings.whole_words else mask_tokens
-    inputs, labels = mask(texts, tokenizer, settings.mask_rate, random)
-    return Batch(texts.tokens(inputs), torch.from_numpy(labels))
+    return Batch.make(
+        raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random, whole_words=settings.whole_words
+    )
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_mlm."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -78,9 +63,5 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the MLM loss."""
-        hidden_BLH = self.model(batch.text)
-        return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled)}
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
+        hidden_BLH = self.model(batch.tokens)
+        return (), {"mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled)}

@@ -20,13 +20,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import relu
 
 from models.batch import HostProperty, Rows, flat_positions
 from models.losses import recovery_loss
 from models.masking import IGNORED, mask_tokens
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, TermCounts, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom, as_integers
@@ -208,7 +208,7 @@ class LanguageModel:
         return log_probabilities
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_ROP + L_MLM."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -226,10 +226,6 @@ class Pretraining(nn.Module):
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.text_labels, batch.labelled),
             "ranking": ranking_loss(scores_N2, self.margin),
         }
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
     def _sets(self, sets: Tokens) -> Tensor:
         flat = sets.flattened()

@@ -25,7 +25,7 @@ from models.layers.own_positions import OwnPositions
 from models.layers.unpadding import Packing
 from models.losses import masked_lm_loss, recovery_loss
 from models.masking import IGNORED, mask_budgets, mask_words, sample_masks, word_limits
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom
@@ -110,7 +110,7 @@ def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: 
     return Batch(texts.tokens(inputs), *map(torch.from_numpy, others))
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_enc + L_dec."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -128,10 +128,6 @@ class Pretraining(nn.Module):
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, batch.labels, batch.labelled),
             "decoder": masked_lm_loss(self.model.vocabulary(decoded_NH), batch.ordinary_ids),
         }
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}
 
 
 def summed_queries(vectors_BH: Tensor, positions_QH: Tensor, model: Backbone) -> Tensor:

@@ -14,20 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.batch import HostProperty, Rows, flat_positions
+from models.batch import HostProperty
 from models.layers.decoder import AutoRegressiveDecoder
 from models.losses import masked_lm_loss, recovery_loss
-from models.masking import IGNORED, mask_tokens
-from models.objective import Losses, Vectors
+from models.masked_texts import MaskedTexts
+from models.objective import LocalObjective, Losses, Vectors
 from models.pretraining import Initialisation, RawBatch, Reads, check_decoder_width, check_lengths, check_rates
 from models.representation import pool
 from models.row_random import RowRandom
 from models.settings import VALIDATED, omitted_at
-from models.texts import crop_with_specials
-from models.tokens import Tokenizer, Tokens
+from models.tokens import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +55,13 @@ class Settings:
         check_decoder_width(self.decoder_width)
 
 
-@dataclass(frozen=True)
-class Batch(Rows):
+class Batch(MaskedTexts):
     """Masked texts and the ids to recover; labels are IGNORED at all other positions."""
-
-    text: Tokens
-    text_labels: Tensor
-
-    @HostProperty
-    def labelled(self) -> Tensor:
-        """The flat positions [N] of masked tokens."""
-        return flat_positions(self.text_labels != IGNORED)
 
     @HostProperty
     def after_cls(self) -> Tensor:
         """The flat positions [N] of all tokens but [CLS]."""
-        return self.text.after_first()
+        return self.tokens.after_first()
 
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token a loss predicts; the decoder predicts every token after [CLS]."""
@@ -81,12 +70,10 @@ class Batch(Rows):
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:
     """Crop, add special tokens, mask each token on its own as in BERT, and pad."""
-    texts = crop_with_specials(raw.texts, settings.max_tokens, tokenizer, random)
-    inputs, labels = mask_tokens(texts, tokenizer, settings.mask_rate, random)
-    return Batch(texts.tokens(inputs), torch.from_numpy(labels))
+    return Batch.make(raw.texts, settings.max_tokens, settings.mask_rate, tokenizer, random, whole_words=False)
 
 
-class Pretraining(nn.Module):
+class Pretraining(LocalObjective):
     """L = L_mlm + L_dec, where L_dec = - mean log P(x_t | the few tokens before x_t, h)."""
 
     def __init__(self, initial: Initialisation, settings: Settings) -> None:
@@ -103,16 +90,11 @@ class Pretraining(nn.Module):
 
     def encode(self, batch: Batch) -> tuple[Vectors, Losses]:
         """Return no vectors and the losses of encoder and decoder."""
-        mask_BL, labels_BL = batch.text.mask, batch.text_labels
-        hidden_BLH = self.model(batch.text)
-        vectors_BH = pool(hidden_BLH, mask_BL, self.pooling)
-        unmasked_BL = torch.where(labels_BL == IGNORED, batch.text.ids, labels_BL)
-        unmasked = batch.text.with_ids(unmasked_BL)
+        tokens, labels_BL = batch.tokens, batch.labels
+        hidden_BLH = self.model(tokens)
+        vectors_BH = pool(hidden_BLH, tokens.mask, self.pooling)
+        unmasked = batch.unmasked()
         return (), {
             "mlm": recovery_loss(self.model.vocabulary, hidden_BLH, labels_BL, batch.labelled),
-            "decoder": masked_lm_loss(*self.decoder(vectors_BH, unmasked, unmasked_BL, batch.after_cls)),
+            "decoder": masked_lm_loss(*self.decoder(vectors_BH, unmasked, unmasked.ids, batch.after_cls)),
         }
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: the objective has no contrast."""
-        return {}

@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.random import Generator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from models.batch import HostProperty, Rows, flat_positions
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 from tasks.training.epochs import rows_of_step
 from tasks.training.seeds import random_generator
@@ -39,7 +39,7 @@ class Batch(Rows):
         return len(self.predicted)
 
 
-class Seq2SeqObjective(nn.Module):
+class Seq2SeqObjective(LocalObjective):
     """The mean negative log-likelihood of the target tokens, each given the tokens before it."""
 
     def __init__(self, model: Any) -> None:
@@ -57,10 +57,6 @@ class Seq2SeqObjective(nn.Module):
         logits_NV = logits_BTV.flatten(0, 1).index_select(0, batch.predicted)
         target_N = batch.targets.ids[:, 1:].flatten().index_select(0, batch.predicted)
         return (), {"cross_entropy": cross_entropy(logits_NV.float(), target_N)}
-
-    def compare(self, vectors: Vectors, batch: Batch) -> Losses:
-        """Return no losses: nothing is compared across a batch."""
-        return {}
 
     def state_dict(self, *args: Any, **keywords: Any) -> dict[str, Any]:  # type: ignore[override]
         """Return the weights; tied weights occur once, since safetensors cannot store a tensor twice."""

@@ -39,7 +39,7 @@ def test_what_is_hidden(tokenizer: Tokenizer, whole_words: bool) -> None:
     batch = make_batch(RawBatch(inputs), tokenizer, settings, RowRandom(0, 0))
 
     split_words = 0
-    for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
+    for ids, mask, labels, text in zip(batch.tokens.ids, batch.tokens.mask, batch.labels, inputs, strict=True):
         original, hidden = masked_crop(ids, mask, labels, text)
         wanted = mask_budget(len(original) - 2, 0.3)
         assert hidden.sum() <= wanted
@@ -56,7 +56,7 @@ def test_the_loss_slowly(tokenizer: Tokenizer) -> None:
     vectors, losses = model.encode(inputs)
 
     w, costs = numbers(model.model), []
-    for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
+    for ids, mask, labels in zip(inputs.tokens.ids, inputs.tokens.mask, inputs.labels, strict=True):
         scores = log_softmax(vocabulary(bert_layers(w, ids[mask].tolist())[-1], w))
         costs += [-scores[row, label] for row, label in enumerate(labels[mask].tolist()) if label != IGNORED]
     assert vectors == ()

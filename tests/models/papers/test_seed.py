@@ -57,7 +57,7 @@ def test_the_encoder_reads_a_masked_crop(tokenizer: Tokenizer) -> None:
 
     batch = make_batch(RawBatch(inputs), tokenizer, SETTINGS, RowRandom(0, 0))
 
-    for ids, mask, labels, text in zip(batch.text.ids, batch.text.mask, batch.text_labels, inputs, strict=True):
+    for ids, mask, labels, text in zip(batch.tokens.ids, batch.tokens.mask, batch.labels, inputs, strict=True):
         original, hidden = masked_crop(ids, mask, labels, text)
         assert hidden.sum() == mask_budget(len(original) - 2, 0.3)
 
@@ -75,7 +75,7 @@ def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, laye
     w, d = numbers(model.model), numbers(model.decoder)
     recovered: list[float] = []
     decoded: list[float] = []
-    for ids, mask, labels in zip(inputs.text.ids, inputs.text.mask, inputs.text_labels, strict=True):
+    for ids, mask, labels in zip(inputs.tokens.ids, inputs.tokens.mask, inputs.labels, strict=True):
         masked, label_ids = ids[mask].tolist(), labels[mask].tolist()
         hidden = bert_layers(w, masked)[-1]
         scores = log_softmax(vocabulary(hidden, w))
@@ -92,7 +92,7 @@ def test_losses_slowly(tokenizer: Tokenizer, window: int, pooling: Pooling, laye
 
 def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_tokens_alone(tokenizer: Tokenizer) -> None:
     model, given = objective(), batch(tokenizer)
-    hidden = model.model.bert(given.text.ids, given.text.mask).detach().requires_grad_()
+    hidden = model.model.bert(given.tokens.ids, given.tokens.mask).detach().requires_grad_()
     inputs: list[Tensor] = []
     model.model.bert.forward = lambda ids, mask, **known: hidden
 
@@ -109,8 +109,8 @@ def test_the_decoder_hears_of_the_text_through_the_vector_and_the_last_few_token
     assert (of_hidden[:, 0].abs().amax(1) > 1e-6).all()
     assert not of_hidden[:, 1:].any()
     (of_hidden,) = torch.autograd.grad(losses["mlm"], hidden, retain_graph=True)
-    assert torch.equal(of_hidden.abs().amax(-1) > 0, given.text_labels != IGNORED)
-    for row in range(int(given.text.mask[0].sum()) - 1):  # three layers, each of which looks one token back
+    assert torch.equal(of_hidden.abs().amax(-1) > 0, given.labels != IGNORED)
+    for row in range(int(given.tokens.mask[0].sum()) - 1):  # three layers, each of which looks one token back
         (of_tokens,) = torch.autograd.grad(logits[0][row].square().sum(), inputs[0], retain_graph=True)
         assert set(of_tokens[0].abs().amax(-1).nonzero().flatten().tolist()) == set(range(max(1, row - 3), row + 1))
         assert not of_tokens[1:].any()
