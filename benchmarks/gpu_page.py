@@ -34,9 +34,12 @@ def fitted_shares(result: Result) -> tuple[float, float]:
 
 
 def share_of_peak(result: Result, recipe: str, stage: str) -> float:
-    """Return the share of the peak that a recipe's stage reached; without such a step, that of the stage's first."""
+    """Return the share of the peak that a recipe's stage reached.
+
+    A recipe without such a step has that of the recipe whose name its own begins with, else of the stage's first step.
+    """
     steps = [step for step in result["counted"].items() if step[1]["stage"] == stage]
-    name, step = next((step for step in steps if step[1]["recipe"] == recipe), steps[0])
+    name, step = next((step for step in steps if recipe.startswith(step[1]["recipe"])), steps[0])
     return float(step["flops"] / result["measured"][name]["seconds"] / (find_gpu(result["gpu"]).teraflops * TERA))
 
 

@@ -1,4 +1,4 @@
-"""Write `docs/scale.md` and its pictures: `python -m benchmarks.scale`.
+"""Write `docs/scale.md`, its pictures and `results/recipe_hours.json`: `python -m benchmarks.scale`.
 
 Made of `results/growth.json`, `results/recipe_costs.json`, the steps measured on a GPU (`results/gpu_steps.cuda.json`)
 and what the papers say that they used (`reported_costs.csv`). Nothing is measured here.
@@ -7,6 +7,7 @@ and what the papers say that they used (`reported_costs.csv`). Nothing is measur
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,7 @@ from storage.files import write_atomically
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE, GROWTH, LIMITS = DOCS / "scale.md", DOCS / "images" / "growth.svg", DOCS / "images" / "limits.svg"
+HOURS = results.path_of("recipe_hours", "cpu")
 REPORTED = Path(__file__).parent / "reported_costs.csv"
 PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
 """FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
@@ -47,6 +49,7 @@ def documents() -> dict[Path, str]:
     needs = {size: limits.needs(growth, flops, rates, size) for size in limits.SIZES}
     return {
         PAGE: page(growth, costs, steps, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
+        HOURS: json.dumps(all_hours(costs, steps), indent=1) + "\n",
     }  # fmt: skip
 
 
@@ -159,6 +162,15 @@ def hours_of(kind: str, recipe: str, costs: Result, steps: Result) -> float:
     else:
         share = WRITING if kind == "generate queries" else TARGET
     return float(costs[recipe]["flops"].get(kind, 0.0) / (share * PEAKS[CHIP] * 3600))
+
+
+def all_hours(costs: Result, steps: Result) -> dict[str, Any]:
+    """Return the GPU, and the hours on one by recipe and kind of stage, to four digits."""
+    hours = {
+        recipe: {kind: float(f"{hours_of(kind, recipe, costs, steps):.4g}") for kind in cost["flops"]}
+        for recipe, cost in costs.items()
+    }
+    return {"gpu": CHIP, "hours": hours}
 
 
 def _used(row: Mapping[str, str], costs: Result, steps: Result) -> list[str]:

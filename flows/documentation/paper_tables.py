@@ -25,7 +25,7 @@ from tasks.report.page.study_markdown import Claimed, claim_lines
 TABLES = re.compile(r"^<!-- tables of (.+) -->$", re.MULTILINE)
 COSTS = re.compile(r"^<!-- costs of (.+) -->$", re.MULTILINE)
 CLAIMS = re.compile(r"^<!-- claims of (.+) -->$", re.MULTILINE)
-COST_FILE = PROJECT / "benchmarks" / "results" / "recipe_costs.json"
+HOURS_FILE = PROJECT / "benchmarks" / "results" / "recipe_hours.json"
 
 
 def insert_tables(markdown: str) -> str:
@@ -61,7 +61,7 @@ def claims_table(paper: str, claims: Sequence[Claimed]) -> str:
 
 
 def commands(numbers: Sequence[PrintedNumber]) -> str:
-    """Return the commands that reproduce numbers of a table, with their rows, collections and counted FLOPs."""
+    """Return the commands that reproduce numbers of a table, with their rows, collections and estimated hours."""
     rows_of: dict[str, list[str]] = {}
     for number in numbers:
         for run in runs_that_reproduce(number):
@@ -70,10 +70,10 @@ def commands(numbers: Sequence[PrintedNumber]) -> str:
                 labels.append(number.row.label)
     rows = [
         (f"`pretrieve reproduce {recipe}`", "; ".join(labels), _collections(recipe),
-         f"{sum(_counted()[recipe]['flops'].values()):.2g}")
+         _in_words(sum(_estimated()["hours"][recipe].values())))
         for recipe, labels in rows_of.items()
     ]  # fmt: skip
-    return table(("command", "rows", "collections", "cost, FLOPs"), rows) if rows else ""
+    return table(("command", "rows", "collections", f"hours on one {_estimated()['gpu']}"), rows) if rows else ""
 
 
 def _collections(name: str) -> str:
@@ -87,14 +87,25 @@ def _collections(name: str) -> str:
 
 
 @cache
-def _counted() -> dict[str, Any]:
-    counted: dict[str, Any] = json.loads(COST_FILE.read_text(encoding="utf-8"))
-    return counted
+def _estimated() -> dict[str, Any]:
+    estimated: dict[str, Any] = json.loads(HOURS_FILE.read_text(encoding="utf-8"))
+    return estimated
 
 
 def _costs(recipes: list[str]) -> str:
-    """Return the counted FLOPs of recipes by part, with every text at its full length."""
-    counted = _counted()
-    parts = list(dict.fromkeys(part for recipe in recipes for part in counted[recipe]["flops"]))
-    rows = [(f"`{recipe}`", *(f"{counted[recipe]['flops'].get(part, 0):.2g}" for part in parts)) for recipe in recipes]
-    return table(("recipe", *(f"{part}, FLOPs" for part in parts)), rows)
+    """Return the estimated hours of recipes by part, with a sentence about them."""
+    hours = _estimated()["hours"]
+    words = (
+        f"Estimated hours on one {_estimated()['gpu']} at the paper's size "
+        "([how they are estimated](../scale.md#what-a-reproduction-of-each-paper-costs)):"
+    )
+    parts = list(dict.fromkeys(part for recipe in recipes for part in hours[recipe]))
+    rows = [(f"`{recipe}`", *(_in_words(hours[recipe].get(part)) for part in parts)) for recipe in recipes]
+    return f"{words}\n\n{table(('recipe', *parts), rows)}"
+
+
+def _in_words(hours: float | None) -> str:
+    """Return hours with two digits, or all before the decimal point; a dash for none."""
+    if hours is None:
+        return "–"
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

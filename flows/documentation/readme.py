@@ -66,13 +66,13 @@ def defined(terms: Sequence[tuple[str, str]]) -> str:
 
 
 def papers() -> str:
-    """Return a table of the papers: page, recipe, and counted cost at the paper's size."""
-    costs = _measured("recipe_costs.json")
+    """Return a table of the papers: page, recipe, and estimated hours at the paper's size."""
+    estimated = _measured("recipe_hours.json")
     rows = [
-        (f"[{title}](docs/reproduce/{page}.md)", f"`{recipe}`", f"{sum(costs[recipe]['flops'].values()):.1g}")
+        (f"[{title}](docs/reproduce/{page}.md)", f"`{recipe}`", f"{sum(estimated['hours'][recipe].values()):.0f}")
         for page, (title, recipe) in PAPERS.items()
     ]
-    return table(("paper", "recipe", "cost at the paper's size, FLOPs"), rows)
+    return table(("paper", "recipe", f"hours on one {estimated['gpu']} at the paper's size, estimated"), rows)
 
 
 def badge(name: str, value: str) -> str:

@@ -35,8 +35,9 @@ def test_a_share_of_the_peak_is_that_of_the_recipe_s_step_or_of_the_first() -> N
     result = result_at(0.5, 0.5)
     seconds = {name: step["seconds"] for name, step in result["measured"].items()}
 
-    assert gpu_page.share_of_peak(result, "b", "pretrain") == pytest.approx(1e14 / seconds["b pretrain"] / 989e12)
-    assert gpu_page.share_of_peak(result, "z", "pretrain") == pytest.approx(4e14 / seconds["a pretrain"] / 989e12)
+    of_a, of_b = (flops / seconds[name] / 989e12 for name, flops in (("a pretrain", 4e14), ("b pretrain", 1e14)))
+    for recipe, expected in (("b", of_b), ("b_of_another_length", of_b), ("z", of_a)):
+        assert gpu_page.share_of_peak(result, recipe, "pretrain") == pytest.approx(expected)
 
 
 def test_every_step_was_counted_and_measured() -> None:

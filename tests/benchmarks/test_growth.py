@@ -212,7 +212,7 @@ def test_every_stage_was_measured_and_what_grows_fast_has_a_reason() -> None:
         assert step is None or step.exponent < 0.3
 
 
-@pytest.mark.parametrize("path", [scale.PAGE, scale.GROWTH, scale.LIMITS], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [scale.PAGE, scale.GROWTH, scale.LIMITS, scale.HOURS], ids=lambda path: path.name)
 def test_the_documents_are_what_the_results_say(path: Path) -> None:
     assert path.read_text() == scale.documents()[path], f"{path.relative_to(ROOT)}: run python -m benchmarks.scale"
 
