@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +33,7 @@ from storage.rows import num_rows, read_rows
 from storage.settings import Settings
 from storage.tables import Checkpoint, Passages, Vectors, passage_text
 from storage.vectors import VECTORS_JSON, Encoded, SparseRows, TokenRows, bytes_per_passage, shard_files, write_shard
-from tasks.runtime.ahead import built_ahead
+from tasks.runtime.ahead import made_ahead
 from tasks.runtime.device import Precision, autocast, choose_device
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
@@ -42,6 +42,7 @@ from tasks.stage import stage
 
 LEXICAL_TOKENS_PER_BATCH = {"cpu": 1024, "cuda": 16_384}  # fewer, since a token has a weight for every vocabulary id
 PASSAGES_PER_SHARD = {"dense": 8192, "lexical": 2048, "late": 512}  # about 100 MB; the smallest of a retriever's views
+PARTS, BATCHES_AHEAD = 4, 4  # on a GPU: of the texts, which are tokenised one after another, and of a part's batches
 
 
 class Encoding(Settings):
@@ -78,19 +79,26 @@ class TextEncoder:
         self, texts: Sequence[str], role: Role, max_tokens: int, done: Callable[[int], object] = lambda number: None
     ) -> Encoded:
         """Return all representations of the texts, in their order; `done` is called with the size of each batch."""
-        ids = self.opened.encode(texts, role, max_tokens)
-        rows = list(batches([len(tokens) for tokens in ids], self.tokens_per_batch))
-
-        def padded(batch: list[int]) -> Tokens:
-            return self.opened.pad_batch([ids[index] for index in batch])
-
         encoded: list[Encoded] = []
-        ahead = self.device.type != "cpu"  # on a CPU, a second thread would only take time from the first
-        with built_ahead(padded, rows) if ahead else nullcontext(map(padded, rows)) as prepared:
-            for tokens in prepared:
+        order: list[int] = []
+        on_cpu = self.device.type == "cpu"  # a second thread would only take time from the first
+        prepared = self._batches(texts, role, max_tokens, parts=1 if on_cpu else PARTS)
+        with nullcontext(prepared) if on_cpu else made_ahead(prepared, BATCHES_AHEAD) as given:
+            for rows, tokens in given:
                 encoded.append(self._encode_batch(tokens, role))
-                done(len(tokens))
-        return Encoded.concatenated(encoded).taken(np.argsort([index for batch in rows for index in batch]))
+                order += rows
+                done(len(rows))
+        return Encoded.concatenated(encoded).taken(np.argsort(order))
+
+    def _batches(
+        self, texts: Sequence[str], role: Role, max_tokens: int, parts: int
+    ) -> Iterator[tuple[list[int], Tokens]]:
+        """Yield padded batches with the indexes of their texts; each part of the texts is tokenised when it is due."""
+        size = -(-len(texts) // parts)
+        for first in range(0, len(texts), max(1, size)):
+            ids = self.opened.encode(texts[first : first + size], role, max_tokens)
+            for rows in batches([len(tokens) for tokens in ids], self.tokens_per_batch):
+                yield [first + row for row in rows], self.opened.pad_batch([ids[row] for row in rows])
 
     @torch.inference_mode()
     def _encode_batch(self, tokens: Tokens, role: Role) -> Encoded:

@@ -1,28 +1,29 @@
-"""What is needed next, built in a thread while the caller works with what came before."""
+"""The next items of an iterator, made in a thread while the caller works with the one before."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, cast
 
-K = TypeVar("K")
 T = TypeVar("T")
+END = object()
 
 
 @contextlib.contextmanager
-def built_ahead(build: Callable[[K], T], keys: Iterable[K]) -> Iterator[Iterator[T]]:
-    """Give what is built of each key, in their order; one is built ahead. An error is raised where it is due."""
+def made_ahead(items: Iterator[T], number: int = 1) -> Iterator[Iterator[T]]:
+    """Give the items in their order; up to `number` are made ahead. An error is raised in place of its item."""
     with ThreadPoolExecutor(1, thread_name_prefix="ahead") as thread:
 
-        def built() -> Iterator[T]:
-            following: Future[T] | None = None
-            for key in keys:
-                current, following = following, thread.submit(build, key)
-                if current is not None:
-                    yield current.result()
-            if following is not None:
-                yield following.result()
+        def made() -> Iterator[T]:
+            waiting = deque(thread.submit(next, items, END) for _ in range(number + 1))
+            while (item := waiting.popleft().result()) is not END:
+                yield cast(T, item)
+                waiting.append(thread.submit(next, items, END))
 
-        yield built()
+        try:
+            yield made()
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)

@@ -19,7 +19,7 @@ from torch import nn
 from models.model_files import first_names, is_finite
 from models.objective import Batch, Losses
 from tasks.runtime import distributed
-from tasks.runtime.ahead import built_ahead
+from tasks.runtime.ahead import made_ahead
 from tasks.runtime.device import choose_device
 from tasks.runtime.progress import bar
 from tasks.runtime.signals import DeferredSigterm
@@ -169,7 +169,7 @@ def _batches(
     on_gpu = device.type == "cuda"
     if isinstance(batch_of, StepBatches):
         return prefetch(batch_of, steps, workers=num_batch_workers(device), pinned=on_gpu)
-    return built_ahead(batch_of, steps) if on_gpu else prefetch(batch_of, steps, workers=0)
+    return made_ahead(map(batch_of, steps)) if on_gpu else prefetch(batch_of, steps, workers=0)
 
 
 def must_be_finite(objective: nn.Module, step: int, steps: int) -> None:

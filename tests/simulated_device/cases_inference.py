@@ -44,7 +44,10 @@ def test_encoding_equals_that_of_the_cpu(kind: str, tmp_path: Path, simulated: t
 
 
 @pytest.mark.parametrize("kind", RETRIEVERS)
-def test_encoding_in_bfloat16_copies_each_batch_once(kind: str, tmp_path: Path, simulated: torch.device) -> None:
+def test_encoding_in_bfloat16_copies_each_batch_once(
+    kind: str, tmp_path: Path, simulated: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.retrieval.encode.PARTS", 1)
     encoder = TextEncoder(saved(tmp_path, kind).path)
     traffic.clear()
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from storage.errors import UserError
-from tasks.runtime.ahead import built_ahead
+from tasks.runtime.ahead import made_ahead
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training.prefetch import num_batch_workers, prefetch
@@ -37,7 +37,7 @@ def test_each_step_has_its_batch(steps: range) -> None:
         built.append(step)
         return f"batch {step}"
 
-    for batches in (prefetch(building, steps, workers=0), built_ahead(building, steps)):
+    for batches in (prefetch(building, steps, workers=0), made_ahead(map(building, steps))):
         with batches as given:
             assert list(given) == [f"batch {step}" for step in steps]
     assert built == [*steps, *steps]
@@ -112,11 +112,25 @@ def test_a_thread_builds_the_next_batch_and_no_more() -> None:
         building[step].set()
         return threading.current_thread()
 
-    with built_ahead(waited, range(4)) as batches:
+    with made_ahead(map(waited, range(4))) as batches:
         assert next(batches) is not threading.main_thread()
         assert building[1].wait(10)
         assert not building[2].is_set()
     assert not building[2].is_set()
+
+
+def test_a_thread_makes_as_many_ahead_as_it_may() -> None:
+    made = [threading.Event() for _ in range(6)]
+
+    def making(number: int) -> int:
+        made[number].set()
+        return number
+
+    with made_ahead(map(making, range(6)), 3) as given:
+        assert next(given) == 0
+        assert all(event.wait(10) for event in made[:4])
+        assert not any(event.is_set() for event in made[4:])
+        assert list(given) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -127,7 +141,7 @@ def test_what_cannot_be_built_is_reported_at_its_step(in_thread: bool) -> None:
         return step
 
     steps = range(3)
-    with built_ahead(breaking, steps) if in_thread else prefetch(breaking, steps, workers=0) as batches:
+    with made_ahead(map(breaking, steps)) if in_thread else prefetch(breaking, steps, workers=0) as batches:
         assert next(batches) == 0
         with pytest.raises(ValueError, match="no batch"):
             next(batches)
