@@ -48,6 +48,18 @@ def contrastive_loss(
     return contrastive_losses(scores_QP, positives_Q, temperature=temperature, excluded_QP=excluded_QP).mean()
 
 
+def likely_relevant(scores_QP: Tensor, positives_Q: Tensor, margin: float) -> Tensor:
+    """Return a mask [Q, P], True where a passage scores above a query's positive by more than the margin.
+
+    Such a passage may be a false negative, so that a softmax can leave it out (Zhang et al. 2025, Qwen3 Embedding,
+    section 3, where the margin is 0.1). The positive itself is never left out, whatever the rounding. There is no
+    gradient.
+    """
+    scores_QP = scores_QP.detach().float()
+    above_QP = scores_QP > scores_QP.gather(1, positives_Q[:, None]) + margin
+    return above_QP.scatter(1, positives_Q[:, None], torch.zeros_like(above_QP[:, :1]))
+
+
 def pairwise_loss(scores_QG: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Return the mean of -log sigmoid(s+ - s-) over queries and their own negatives; column 0 has the positives.
 

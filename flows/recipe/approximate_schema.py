@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from storage.settings import Settings
-from tasks.finetuning.train import View
+from tasks.finetuning.train import ViewName
 from tasks.retrieval.engines.candidates import Candidates
 from tasks.retrieval.engines.faiss import Faiss
 from tasks.retrieval.engines.seismic import Seismic
@@ -21,14 +21,14 @@ class Approximate(Settings):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
     round: str
-    view: View
+    view: ViewName
     index: Engine
 
 
 class ApproximateMining(Settings):
     """An approximate index that a round mines with, in place of exact search by the same view."""
 
-    view: View
+    view: ViewName
     index: Engine
     recall_queries: Annotated[int, Field(gt=0)] = 1000
     """Train queries that are sampled and also searched exactly: the report has the recall."""

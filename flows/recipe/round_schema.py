@@ -19,7 +19,7 @@ from tasks.finetuning.miners.cross_encoder import CrossEncoder
 from tasks.finetuning.miners.margin import Margin
 from tasks.finetuning.miners.top import Top
 from tasks.finetuning.miners.union import Union
-from tasks.finetuning.train import Training, View
+from tasks.finetuning.train import Training, ViewName
 from tasks.retrieval.fuse import Fusion
 
 Miner = Annotated[Top | Union | Margin | CrossEncoder, Field(discriminator="miner")]
@@ -38,8 +38,8 @@ class ExpertQueries(Settings):
     """Training on the queries that one of several views of an earlier round ranks best (CAME, section 5.3)."""
 
     round: str
-    views: Annotated[list[View], Field(min_length=2)]
-    view: View
+    views: Annotated[list[ViewName], Field(min_length=2)]
+    view: ViewName
     """The expert: the view whose queries are kept."""
     cutoff: Annotated[int, Field(gt=0)]
 
@@ -72,7 +72,7 @@ class Round(Settings):
     """The train queries that are used; null for all."""
     mine_with: str | None
     """`bm25`, or the earlier round whose retriever mines; null where a file has the negatives, or none are needed."""
-    mine_views: list[View] = Field(default_factory=list)
+    mine_views: list[ViewName] = Field(default_factory=list)
     """Mine from the separate rankings of these views, and not from the ranking by all views."""
     mine_approximate: list[ApproximateMining] = Field(default_factory=list, exclude_if=lambda indexes: not indexes)
     """Approximate indexes to mine with, one for a view; the other views are searched exactly."""
@@ -85,7 +85,7 @@ class Round(Settings):
     """Null, with no mining, where the initial checkpoint itself is the retriever: its dense view."""
     fuse: Fusion | None = None
     """How the views' rankings are fused; null adds up their scores for every passage."""
-    rows: list[View] = Field(default_factory=list)
+    rows: list[ViewName] = Field(default_factory=list)
     """Views that are also evaluated separately; their rankings are called NAME_VIEW."""
     truncate_dims: list[Annotated[int, Field(gt=0)]] = Field(default_factory=list, exclude_if=lambda dims: not dims)
     """Numbers of dimensions to which dense vectors are truncated and evaluated; the rankings are called NAME_dimN."""

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from models.losses import contrastive_loss, distillation_loss, margin_loss, pairwise_loss
+from models.losses import contrastive_loss, distillation_loss, likely_relevant, margin_loss, pairwise_loss
 from models.objective import Losses, Vectors
 from models.representation import Representation, Role
 from models.retrievers.came import Competition, competition_losses
 from models.retrievers.examples import Examples, cut_to_longest
-from models.retrievers.nested_vectors import likely_relevant, truncated
+from models.retrievers.nested_vectors import truncated
 from models.retrievers.retriever import SUM, Retriever
 from models.retrievers.views.lexical import flops, mean_nonzero
 from models.settings import VALIDATED, omitted_at

@@ -29,7 +29,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Experts
 from models.retrievers.retriever_settings import Prompts as Prompts
 from models.retrievers.retriever_settings import RetrieverSettings as RetrieverSettings
-from models.retrievers.retriever_settings import View as View
+from models.retrievers.retriever_settings import ViewName as ViewName
 from models.retrievers.views import dense, late, lexical
 from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokenizer, Tokens

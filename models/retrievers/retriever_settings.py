@@ -14,8 +14,8 @@ from models.retrievers.views.late import Settings as Late
 from models.retrievers.views.lexical import Settings as Lexical
 from models.settings import VALIDATED, omitted_at
 
-View = Literal["dense", "late", "lexical"]
-VIEWS: tuple[str, ...] = get_args(View)
+ViewName = Literal["dense", "late", "lexical"]
+VIEWS: tuple[str, ...] = get_args(ViewName)
 
 
 @dataclass(frozen=True, kw_only=True)

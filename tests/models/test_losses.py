@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from models.losses import contrastive_loss, margin_loss, masked_lm_loss
+from models.losses import contrastive_loss, likely_relevant, margin_loss, masked_lm_loss
 from models.masking import IGNORED
 from tests.tiny import SHAPE, tiny_bert
 
@@ -118,3 +118,12 @@ def test_what_is_excluded_gets_no_gradient() -> None:
 
     assert scores.grad is not None
     assert (scores.grad == 0).tolist() == excluded.tolist()
+
+
+def test_a_passage_above_the_positive_is_left_out_and_the_positive_never() -> None:
+    scores = torch.tensor([[0.5, 0.6, 0.61, 0.4], [0.9, 0.2, 0.3, 0.1]])
+
+    excluded = likely_relevant(scores, torch.tensor([0, 2]), 0.1)
+
+    assert excluded.tolist() == [[False, False, True, False], [True, False, False, False]]
+    assert not likely_relevant(torch.tensor([[math.inf, 1.0]]), torch.tensor([0]), 0.0).any()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from models.representation import Representation
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.nested_vectors import likely_relevant, truncated
+from models.retrievers.nested_vectors import truncated
 from models.retrievers.objective import Competition, Distillation, Finetuning, ObjectiveSettings
 from models.retrievers.retriever import Retriever, RetrieverSettings
 from models.retrievers.views.dense import Settings as Dense
@@ -78,15 +78,6 @@ def test_chunks_have_the_gradients_of_the_complete_batch() -> None:
 
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-def test_a_passage_above_the_positive_is_left_out_and_the_positive_never() -> None:
-    scores = torch.tensor([[0.5, 0.6, 0.61, 0.4], [0.9, 0.2, 0.3, 0.1]])
-
-    excluded = likely_relevant(scores, torch.tensor([0, 2]), 0.1)
-
-    assert excluded.tolist() == [[False, False, True, False], [True, False, False, False]]
-    assert not likely_relevant(torch.tensor([[math.inf, 1.0]]), torch.tensor([0]), 0.0).any()
 
 
 @pytest.mark.parametrize("normalise", [False, True])
