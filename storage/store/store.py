@@ -186,7 +186,7 @@ class Store:
         """
         work = self.work(stage, key)
         if is_artifact(work) and self.folder(stage, key).exists():
-            _discard(work, work)
+            _discard(work)
         with full_disk_explained(work):
             work.mkdir(parents=True, exist_ok=True)
         drop_unfinished(work)
@@ -207,17 +207,27 @@ class Store:
         return manifest
 
     def _rename(self, work: Path, folder: Path) -> bool:
-        """Rename a finished work folder; return False and delete it where an intact artifact has the name already.
+        """Rename a finished work folder without its `SCRATCH`; return False where an intact artifact has the name.
+
+        The scratch folder is deleted last: a build that is killed before the rename would start again without it.
+        """
+        check = self._held.get(work.name, lambda: None)
+        check()
+        scratch = _set_aside(work / SCRATCH, work) if (work / SCRATCH).exists() else None
+        try:
+            return self._take_name(work, folder, check)
+        finally:
+            if scratch:
+                shutil.rmtree(scratch, ignore_errors=True)  # garbage collection deletes it, too
+
+    def _take_name(self, work: Path, folder: Path, check: Callable[[], object]) -> bool:
+        """Rename a work folder; return False and delete it where an intact artifact has the name already.
 
         A process may be suspended between its last check of the lease and the rename, and another may have built the
         artifact by then. So only a damaged artifact is moved out of the way, and the kernel decides who is first: it
         refuses to rename a folder over one that has files. An artifact that is to be rebuilt changes its name with the
         finished folder in one step, and is deleted.
         """
-        check = self._held.get(work.name, lambda: None)
-        check()
-        if (work / SCRATCH).exists():
-            _discard(work / SCRATCH, work)
         while True:
             try:
                 os.rename(work, folder)
@@ -228,22 +238,26 @@ class Store:
                     raise
             if is_pending(self.root, folder.parent.name, folder.name):
                 if exchange(work, folder):
-                    _discard(work, work)
+                    _discard(work)
                     return True
                 self._quarantine(folder)  # two steps: in between the artifact is missing, and would be built again
                 continue
             before = _inode(folder)
             if (damage := self.quarantine_if_damaged(folder)) is None:
-                _discard(work, work)
+                _discard(work)
                 return False
             if before is not None and _inode(folder) == before:  # it cannot be moved, so the rename would never succeed
                 raise DamagedArtifact(damage.in_one_line())
 
 
-def _discard(folder: Path, work: Path) -> None:
-    """Delete a work folder, or a folder in it, under another name: no build resumes from a half of it after a kill."""
-    discarded = folder.rename(work.with_name(f"deleted-{work.name}-{time.time_ns()}"))
-    shutil.rmtree(discarded, ignore_errors=True)  # garbage collection deletes it, too
+def _discard(work: Path) -> None:
+    """Delete a work folder."""
+    shutil.rmtree(_set_aside(work, work), ignore_errors=True)  # garbage collection deletes it, too
+
+
+def _set_aside(folder: Path, work: Path) -> Path:
+    """Rename a work folder, or a folder in it, to be deleted: no build resumes from a half of it after a kill."""
+    return folder.rename(work.with_name(f"deleted-{work.name}-{time.time_ns()}"))
 
 
 def _inode(folder: Path) -> int | None:

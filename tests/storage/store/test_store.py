@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,21 @@ def stored(tmp_path: Path) -> tuple[Store, Artifact[object]]:  # type: ignore[ty
     (work / "scratch" / "checkpoint").write_text("not published")
     store.publish("made", KEY, described)
     return store, Artifact("made", KEY, store.folder("made", KEY))
+
+
+def test_scratch_is_deleted_after_the_artifact_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting the records of many shards takes time, in which a kill would leave the build without them."""
+    store, remove, published = Store(tmp_path / "store"), shutil.rmtree, []
+    (store.begin("made", KEY) / "scratch").mkdir()
+
+    def removing(path: Path, **keywords: Any) -> None:
+        published.append(store.folder("made", KEY).is_dir())
+        remove(path, **keywords)
+
+    monkeypatch.setattr(shutil, "rmtree", removing)
+    store.publish("made", KEY, described)
+
+    assert published == [True]
 
 
 def test_publishing_lists_data_and_logs_apart_and_drops_scratch(stored: tuple[Store, Artifact]) -> None:
