@@ -7,8 +7,8 @@ import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from flows.store.lookup import missing_artifacts
 from storage.artifact import Artifact
+from storage.store.lookup import missing_artifacts
 from storage.store.store import Store
 from storage.tables import Report
 from tasks.job import Job

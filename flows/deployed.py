@@ -39,9 +39,9 @@ from flows.prefect_server.ui_artifacts import show_lineage, show_run
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name, shipped_recipes
 from flows.smoke_test import fast_changes
-from flows.store.lookup import missing_artifacts
 from flows.store.rebuild import request_rebuild
 from storage.errors import UserError
+from storage.store.lookup import missing_artifacts
 from storage.store.rebuilds import remove_finished
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store

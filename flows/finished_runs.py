@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from flows.recipe.shipped import shipped_recipes
-from flows.store.lookup import artifact, find, lineage, must_exist
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
+from storage.store.lookup import artifact, find, lineage, must_exist
 from storage.store.store import Store
 from tasks.evaluation.evaluate import evaluate
 

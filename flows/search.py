@@ -11,11 +11,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from flows.store.lookup import artifact, find, must_exist, newest_vectors
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import sources
+from storage.store.lookup import artifact, find, must_exist, newest_vectors
 from storage.store.store import Store
 from tasks.retrieval.interactive import Answer, Searched
 from tasks.retrieval.open_searches import OpenSearches

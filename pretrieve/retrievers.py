@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from flows.chain.model_weights import model_weights
 from flows.evaluate.systems import by_name
 from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search_open
-from flows.store.lookup import lookup, newest_vectors
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import Store, store_folder
 from storage.artifact import Manifest, Source
 from storage.errors import UserError, quoted
+from storage.store.lookup import lookup, newest_vectors
 from storage.store.store import Store as OpenStore
 from storage.vectors import Encoded
 from tasks.retrieval.encode import Model, TextEncoder, views_and_max_tokens

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from flows import finished_runs
 from flows.reproduce import reproduced
-from flows.store.lookup import artifact
 from pretrieve.recipes import PlannedRecipe, given_recipe
 from pretrieve.settings import Store, as_changes, printing, store_folder
 from storage.artifact import Artifact
 from storage.errors import UserError, suggestion
+from storage.store.lookup import artifact
 from storage.store.store import Store as OpenStore
 from tasks.report.page.statistics import with_intervals
 from tasks.report.report import measured

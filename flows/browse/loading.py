@@ -12,10 +12,10 @@ from flows.adapt.request import REQUEST
 from flows.browse.contents import Collection, Contents, System, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
 from flows.search import ADAPTED, MODEL
-from flows.store.lookup import artifact, lookup, must_exist
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import sources
+from storage.store.lookup import artifact, lookup, must_exist
 from storage.store.store import Store
 from storage.tables import PseudoQueries, Queries, Run
 from tasks.retrieval.interactive import Searched

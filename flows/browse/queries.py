@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow.compute as pc
 
 from flows.browse.contents import Collection, Contents, System, Training
-from flows.store.lookup import lookup, parameter_inputs
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import blocks_with_keys, first_rows, read_table
+from storage.store.lookup import lookup, parameter_inputs
 from storage.store.store import Store
 from storage.tables import Negatives, Passages, Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.evaluation.paired_runs import values_by_query

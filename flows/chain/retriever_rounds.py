@@ -23,10 +23,10 @@ from flows.recipe.round_schema import (
     truncated_run,
 )  # fmt: skip
 from flows.recipe.schema import STARTS, Recipe
-from flows.store.lookup import matching
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
+from storage.store.lookup import matching
 from storage.store.store import Store
 from storage.tables import Checkpoint, Index, Negatives, Overlap, Passages, Queries, Run, Vectors, Weights
 from tasks.finetuning.import_negatives import import_negatives

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from flows.chain.rankers import Bm25System, RetrieverSystem, System
 from flows.recipe.suite_schema import Suite
-from flows.store.lookup import find, stored_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
+from storage.store.lookup import find, stored_vectors
 from storage.store.store import Store
 from storage.tables import Checkpoint
 from tasks.retrieval.encode import Model, views_and_max_tokens

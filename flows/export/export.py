@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.export.model_card import model_card
-from flows.store.lookup import find, newest_vectors
 from flows.terminal import out
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.files import writing_folder
+from storage.store.lookup import find, newest_vectors
 from storage.store.store import Store
 from tasks.retrieval.sentence_transformer_export import Exported, add_files
 

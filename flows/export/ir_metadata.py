@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from flows.finished_runs import FinishedRun, Measurement
-from flows.store.lookup import lineage, must_exist
 from storage.artifact import Manifest
+from storage.store.lookup import lineage, must_exist
 from tasks.finetuning.label_positives import label_passages
 
 START, END = "# ir_metadata.start", "# ir_metadata.end"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow.parquet as pq
 
-from flows.store.show import lineage_tree
+from flows.lineage_tree import lineage_tree
 from flows.terminal import Terminal
 from storage.artifact import Manifest
 from storage.store.manifest_checks import LOGS, MANIFEST

@@ -11,8 +11,8 @@ from pathlib import Path
 from flows.matrix.attempts import Attempts
 from flows.matrix.grid import Cell, Grid
 from flows.matrix.planned_run import PlannedRun
-from flows.store.lookup import missing_artifacts
 from storage.errors import UserError
+from storage.store.lookup import missing_artifacts
 from storage.store.store import Store
 
 FOLDER = "matrix"

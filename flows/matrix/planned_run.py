@@ -11,7 +11,7 @@ from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
-from flows.store.lookup import missing_artifacts
+from storage.store.lookup import missing_artifacts
 from storage.store.store import Store
 from tasks.job import Job
 from tasks.session import Done

@@ -12,8 +12,8 @@ from flows.matrix.attempts import State
 from flows.matrix.grid import Cell, Variant
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
-from flows.store.lookup import must_exist
 from storage.files import write_atomically
+from storage.store.lookup import must_exist
 from storage.store.run_notes import read_notes
 from tasks.evaluation.grid_statistics import Measured, System, corrected, difference
 from tasks.report.page.matrix_page import page

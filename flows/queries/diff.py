@@ -10,8 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from flows.computed import computed
 from flows.queries.versions import stored_version
-from flows.store.computed import computed
 from flows.terminal import Terminal, say_json
 from storage.store.store import Store
 from tasks.pseudo_queries.compare_queries import compare_queries

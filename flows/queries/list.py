@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 
 from flows.queries.versions import Version, all_versions, damaged_versions
-from flows.store.lookup import lineage, lookup
 from flows.terminal import Terminal, say_json
 from storage.artifact import Manifest
 from storage.errors import one_line
 from storage.files import bytes_below
+from storage.store.lookup import lineage, lookup
 from storage.store.store import Store
 from tasks.runtime.formatting import in_units
 

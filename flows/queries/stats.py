@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from flows.computed import computed
 from flows.queries.versions import Version, stored_version
-from flows.store.computed import computed
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact
 from storage.store.store import Store

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 from rich.table import Table
-from rich.tree import Tree
 
-from flows.store.lookup import find, lineage, lookup, parameter_inputs
+from flows.lineage_tree import lineage_tree
 from flows.terminal import out, say_json
-from storage.artifact import Manifest
+from storage.store.lookup import find, lineage
 from storage.store.manifest_checks import MANIFEST
 from storage.store.store import Store
 from tasks.runtime.formatting import in_units
@@ -41,20 +40,3 @@ def show_artifact(key: str, store_folder: Path, as_json: bool = False) -> None:
         table.add_row(name, "" if value is None else str(value))
     out.print(table)
     out.print(lineage_tree(manifest, store))
-
-
-def lineage_tree(manifest: Manifest, store: Store) -> Tree:
-    """Return the tree of what an artifact was built from; the inputs of each artifact are shown once."""
-    shown: set[str] = set()
-
-    def grow(tree: Tree, parent: Manifest) -> None:
-        for parameter, reference in parameter_inputs(parent):
-            branch = tree.add(f"{parameter}: {reference}{' (above)' if reference in shown else ''}")
-            if reference not in shown:
-                shown.add(reference)
-                if (inner := lookup(reference, store)) is not None:
-                    grow(branch, inner)
-
-    tree = Tree(f"built from: {manifest.reference}")
-    grow(tree, manifest)
-    return tree

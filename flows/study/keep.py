@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from flows.finished_runs import FinishedRun, Measurement
 from flows.recipe.schema import Recipe
-from flows.store.lookup import artifact, must_exist
 from flows.study.trials import PlannedTrial
 from storage.artifact import Artifact
 from storage.results.study_runs import Facts, write_study_run
 from storage.rows import read_table
 from storage.store import sources
+from storage.store.lookup import artifact, must_exist
 from storage.store.store import Store
 from storage.tables import Qrels
 from tasks.estimates.flops import Costs

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from flows.search import SNIPPET, cut, open_key, search, show_answer, table
-from flows.store.lookup import must_exist, newest_vectors
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import write_rows
+from storage.store.lookup import must_exist, newest_vectors
 from storage.store.store import Store
 from storage.tables import Checkpoint, Passages
 from tasks.retrieval.encode import Encoding, encode
