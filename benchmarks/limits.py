@@ -78,11 +78,17 @@ def needs(growth: Mapping[str, Any], passage_flops: float, rates: Rates, size: i
     return [
         *stages,
         Need(
-            "generate queries", gpus, hours(size * writing, rates.writing), _memory(growth, "generate queries", size),
+            "generate queries",
+            gpus,
+            hours(size * writing, rates.writing),
+            _memory(growth, "generate queries", size),
             disk,
         ),
         Need(
-            "encode", gpus, hours(size * passage_flops, rates.encoding), _memory(growth, "encode: dense", size),
+            "encode",
+            gpus,
+            hours(size * passage_flops, rates.encoding),
+            _memory(growth, "encode: dense", size),
             vectors,
         ),
         Need("search: exact, dense", gpus, hours(searching, rates.searching), ids, 0.0),
