@@ -61,7 +61,7 @@ class SelfAttention(nn.Module):
         """
 
         def heads(x_NH: Tensor) -> Tensor:
-            return x_NH.view(len(x_NH), self.num_heads, -1)
+            return cast(Tensor, x_NH.unflatten(-1, (self.num_heads, -1)))
 
         mixed_NAD: Tensor = attention(
             heads(self.query(queries_NH)), heads(self.key(context_NH)), heads(self.value(context_NH)), rows=rows,

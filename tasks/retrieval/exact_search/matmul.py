@@ -43,7 +43,8 @@ def factors_with_errors(vectors_ND: Tensor, *, coarse: bool) -> tuple[Tensor, Te
 def inner_products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Tensor:
     """Return all inner products, [N, M]; with `coarse`, in bfloat16 where the device multiplies these faster.
 
-    PyTorch's switch for bfloat16 products is global to the process: no other thread may multiply in the meantime.
+    Either side may have been rounded to bfloat16 already, as tiles that stay on an accelerator are. PyTorch's switch
+    for bfloat16 products is global to the process: no other thread may multiply in the meantime.
     """
     if not (coarse and multiplies_bfloat16(factors_ND.device)):
         return factors_ND @ others_MD.T
@@ -52,7 +53,7 @@ def inner_products(factors_ND: Tensor, others_MD: Tensor, *, coarse: bool) -> Te
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
     try:
-        return factors_ND @ others_MD.T
+        return factors_ND.float() @ others_MD.float().T
     finally:
         matmul.fp32_precision = before
 
