@@ -8,6 +8,11 @@ from pathlib import Path
 
 ROOT = Path("/")
 GPU_DEVICES = ("nvidia[0-9]*", "dxg", "kfd")  # of NVIDIA's driver, of Windows' in WSL 2, and of AMD's ROCm
+MEMORY_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of a control group in version 2 and 1: the files of its limit and use, and the name of cached pages that it frees."""
 NO_LIMIT = 2**60  # version 1 of control groups states "no limit" as a number of bytes near 2^63
 
 
@@ -29,10 +34,11 @@ def free_memory(root: Path = ROOT) -> int | None:
         if line.startswith("MemAvailable:"):
             free.append(int(line.split()[1]) * 1024)
     for folder in _control_groups(root, "memory"):
-        for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        for limit, used, cached in MEMORY_FILES:
             most, now = _text(folder / limit).strip(), _text(folder / used).strip()
             if most.isdecimal() and now.isdecimal() and int(most) < NO_LIMIT:
-                free.append(max(0, int(most) - int(now)))
+                taken = max(0, int(now) - _statistic(folder / "memory.stat", cached))
+                free.append(max(0, int(most) - taken))
     return min(free, default=None)
 
 
@@ -63,6 +69,12 @@ def _words(*files: Path) -> list[str]:
     """Return the words in files; two, or none where a file is missing."""
     words = [word for file in files for word in _text(file).split()]
     return words if len(words) == 2 else []
+
+
+def _statistic(file: Path, name: str) -> int:
+    """Return the number in the line of a name; 0 where there is none."""
+    lines = (line.split() for line in _text(file).splitlines())
+    return next((int(number) for key, number in lines if key == name), 0)
 
 
 def _text(file: Path) -> str:

@@ -27,7 +27,7 @@ from models.layers.bert import WEIGHTS, BertConfig
 from models.layers.bert_layers import Bert, initialise
 from models.layers.cls_only import cls_states
 from models.model_files import UnusableModel, check_fit, first_names, read_weights, refuse_unusable
-from models.objective import Losses, Vectors
+from models.objective import LocalObjective, Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
@@ -128,7 +128,7 @@ class Groups(Rows):
         return replace(self, pairs=self.pairs.rows(start * self.group, stop * self.group))
 
 
-class Finetuning(nn.Module):
+class Finetuning(LocalObjective):
     """Listwise training: the negative log-likelihood of each query's positive among the query's own passages."""
 
     def __init__(self, encoder: CrossEncoder) -> None:
@@ -139,10 +139,6 @@ class Finetuning(nn.Module):
         """Return no vectors, and the listwise loss, a mean over queries."""
         scores_QG = self.encoder(batch.pairs).view(len(batch), batch.group)
         return (), {"listwise": cross_entropy(scores_QG, scores_QG.new_zeros(len(batch), dtype=torch.long))}
-
-    def compare(self, vectors: Vectors, batch: Groups) -> Losses:
-        """Return no losses: a query is not compared with the passages of others."""
-        return {}
 
 
 def load(folder: Path) -> CrossEncoder:

@@ -195,7 +195,8 @@ class Store:
     def publish(self, stage: str, key: str, describe: Describe) -> Manifest:
         """Write the manifest of the work folder's files and rename the folder to its final name.
 
-        Where this fails or is killed, what a build resumes from stays in the work folder, `SCRATCH` included.
+        Where this fails, or is killed while the manifest is written, what a build resumes from stays in the work
+        folder, `SCRATCH` included.
         Returns the manifest of the published artifact: another process may have published an intact one first.
         """
         work, folder = self.work(stage, key), self.folder(stage, key)
@@ -209,16 +210,20 @@ class Store:
     def _rename(self, work: Path, folder: Path) -> bool:
         """Rename a finished work folder without its `SCRATCH`; return False where an intact artifact has the name.
 
-        The scratch folder is deleted last: a build that is killed before the rename would start again without it.
+        The scratch folder is deleted last, since that takes time. Where the rename fails it returns to the work folder.
         """
         check = self._held.get(work.name, lambda: None)
         check()
         scratch = _set_aside(work / SCRATCH, work) if (work / SCRATCH).exists() else None
         try:
-            return self._take_name(work, folder, check)
-        finally:
-            if scratch:
-                shutil.rmtree(scratch, ignore_errors=True)  # garbage collection deletes it, too
+            published = self._take_name(work, folder, check)
+        except BaseException:
+            if scratch and work.exists():
+                scratch.rename(work / SCRATCH)
+            raise
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)  # garbage collection deletes it, too
+        return published
 
     def _take_name(self, work: Path, folder: Path, check: Callable[[], object]) -> bool:
         """Rename a work folder; return False and delete it where an intact artifact has the name already.

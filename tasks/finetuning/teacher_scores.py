@@ -27,6 +27,8 @@ class ScoreLookup:
         rows = read_table(scores, TeacherScores)
         query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.corpus.index.rows(rows["passage_id"])
         known = (query_rows >= 0) & (passage_rows >= 0)
+        if not known.any():
+            raise UserError(f"{scores.reference}: no score is of a query and a passage that are trained on")
         pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
         return ScoreLookup(data, pairs, rows["score"].to_numpy()[known], scores.reference)
 

@@ -70,7 +70,7 @@ def cpu_seconds() -> float:
 
 def _peak_memory_mib() -> int:
     own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return max(own, children) // 1024
+    return max(own, children) // (1 << 20 if sys.platform == "darwin" else 1 << 10)  # macOS counts in bytes
 
 
 def _device_name(wanted: str) -> str:

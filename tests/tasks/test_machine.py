@@ -75,10 +75,16 @@ def test_memory_is_what_is_free_or_what_a_control_group_leaves(tmp_path: Path) -
         root, {"proc/self/cgroup": "0::/a\n", **{f"sys/fs/cgroup/a/{name}": text for name, text in version_2.items()}}
     )
     assert free_memory(root) == 3 * GIB
+    written(root, {"sys/fs/cgroup/a/memory.stat": f"anon {GIB // 2}\ninactive_file {GIB // 2}\n"})
+    assert free_memory(root) == 3.5 * GIB  # the kernel frees cached pages of files where memory is needed
     version_1 = {"memory.limit_in_bytes": str(2**63 - 4096), "memory.usage_in_bytes": "0"}
     written(root, {"proc/self/cgroup": "4:memory:/a\n"})
     written(root, {f"sys/fs/cgroup/memory/a/{name}": text for name, text in version_1.items()})
     assert free_memory(root) == 6 * GIB
+    version_1 = {"memory.limit_in_bytes": str(2 * GIB), "memory.usage_in_bytes": str(2 * GIB)}
+    version_1["memory.stat"] = f"inactive_file 0\ntotal_inactive_file {GIB}\n"
+    written(root, {f"sys/fs/cgroup/memory/a/{name}": text for name, text in version_1.items()})
+    assert free_memory(root) == GIB
 
 
 @pytest.mark.parametrize(("device", "expected"), [("nvidia0", 2), ("dxg", 2), ("kfd", 2), ("nvidiactl", 0)])

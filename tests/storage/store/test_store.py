@@ -79,6 +79,25 @@ def test_what_a_build_resumes_from_stays_where_publishing_fails(tmp_path: Path) 
     assert [path.name for path in store.folder("made", KEY).iterdir() if path.name == "scratch"] == []
 
 
+def test_what_a_build_resumes_from_stays_where_the_rename_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    work = store.begin("made", KEY)
+    (work / "scratch").mkdir()
+    (work / "scratch" / "record").write_text("of the shard")
+
+    def forbidden(*_: Path) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", forbidden)
+        with pytest.raises(OSError, match="Permission denied"):
+            store.publish("made", KEY, described)
+
+    assert (store.begin("made", KEY) / "scratch" / "record").read_text() == "of the shard"
+
+
 def test_the_hash_covers_data_and_not_logs() -> None:
     one = described({"a": File(1, "x")}, {"logs/l": File(1, "y")})
     other_log = described({"a": File(1, "x")}, {"logs/l": File(2, "z")})

@@ -245,6 +245,9 @@ def test_a_pair_that_the_teacher_has_not_scored(tables: TrainingTables) -> None:
 
     with pytest.raises(UserError, match=r"no score of query .* with passage 'p2'"):
         teacher.of([0], [0, 2])
+    unknown = tables.written(TeacherScores, [{"query_id": "q9", "passage_id": "p0", "score": 1.0}])
+    with pytest.raises(UserError, match="no score is of a query and a passage that are trained on"):
+        ScoreLookup.read(unknown, data)
 
 
 def test_either_steps_or_epochs() -> None:
