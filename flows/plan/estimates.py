@@ -2,7 +2,8 @@
 
 Neither data nor weights need be present. Rows are counted in the collection's files where they are on this machine.
 Tokens and FLOPs are upper bounds, since every text counts as if it had `max_tokens`. Disk and hours are those of a
-similar artifact in the store; without one, hours follow from FLOPs and the measured rate of this machine.
+similar artifact in the store; without one, hours follow from FLOPs and the measured rate of this machine. Where a GPU
+is given, its hours are counted instead, and this machine is not measured.
 """
 
 from __future__ import annotations
@@ -68,24 +69,33 @@ class EstimatedPlan:
 
 
 def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
-    """Return the plan of a recipe with its costs; on a GPU, too, where its figures are given."""
+    """Return the plan of a recipe with its costs: on this machine, or on a GPU whose figures are given."""
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
     with sources.assuming_present() as absent:
         steps = list(planned(recipe, title, store).done.values())
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
-        machine, counted = MachineHours(store, recipe.execution), estimate.counts.all()
+        machine = MachineHours(store, recipe.execution) if figures is None else None
+        counted = estimate.counts.all()
         needs = gpu_needs(estimate, steps, figures) if figures is not None else []
     unknown = without_key(steps)
     rows = [_of_stage(step, step.reference in unknown, store, estimate, history, machine) for step in steps]
-    notes = [*estimate.notes, *history.notes, *machine.notes]
-    if unestimated := [row.stage for row in rows if not row.cached and row.hours is None]:
-        notes.append(f"no hours are estimated for {', '.join(dict.fromkeys(unestimated))}: no rate is known for them")
+    notes = [*estimate.notes, *history.notes, *(machine.notes if machine else {}), *_without_hours(rows)]
     return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs)
 
 
+def _without_hours(rows: Sequence[StageEstimate]) -> list[str]:
+    stages = dict.fromkeys(row.stage for row in rows if not row.cached and row.hours is None)
+    return [f"no hours are estimated for {', '.join(stages)}: no rate is known for them"] if stages else []
+
+
 def _of_stage(
-    step: Done, has_no_key: bool, store: Store, estimate: CostEstimate, history: CostHistory, machine: MachineHours
+    step: Done,
+    has_no_key: bool,
+    store: Store,
+    estimate: CostEstimate,
+    history: CostHistory,
+    machine: MachineHours | None,
 ) -> StageEstimate:
     cost = estimate.of(step) if passes_texts(step) else None
     disk: int | None
@@ -93,7 +103,7 @@ def _of_stage(
         disk, hours = bytes_below(store.folder(step.stage, step.key)), None
     else:
         disk, hours = history.disk_and_hours(step, cost)
-        if hours is None and cost is not None:
+        if hours is None and cost is not None and machine is not None:
             hours = machine.of(step, cost)
     key = UNKNOWN_KEY if has_no_key else step.key
     tokens, flops = (cost.tokens, cost.flops) if cost is not None else (None, None)

@@ -99,4 +99,7 @@ def total_hours(rows: Sequence[StageEstimate]) -> str:
     """Return the sum of the hours of the stages to build, and how many have no estimate; empty without any hours."""
     to_build = [row.hours for row in rows if not row.cached]
     hours = [value for value in to_build if value is not None]
-    return f"in total: ~{short(sum(hours))} hours, for {len(hours)} of {len(to_build)} stages to build" if hours else ""
+    if not hours:
+        return ""
+    total = f"in total: ~{short(sum(hours))} hours, for {len(hours)} of {len(to_build)} stages to build"
+    return total if len(hours) == len(to_build) else f"{total}; the others have no estimate"

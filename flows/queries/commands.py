@@ -42,7 +42,7 @@ class Format(StrEnum):
     partitioned = "partitioned"
 
 
-@app.command(epilog="Example: pretrieve queries build quickstart --replace bucket:2a")
+@app.command(epilog="Example: pretrieve queries build small/beir --set dataset.path=my-collection --dry-run")
 def build(
     recipe: RecipeName,
     store: StoreFolder = DEFAULT_STORE,
@@ -58,7 +58,7 @@ def build(
     ] = None,
     called: VersionTitle = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count what is new, and estimate the time; generates nothing.")
+        bool, typer.Option("--dry-run", help="Count what is new and estimate the time; keeps passages, but no queries.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: print JSON, for programs.")] = False,
 ) -> None:

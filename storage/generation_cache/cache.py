@@ -37,6 +37,7 @@ FILE = re.compile(rf"([0-9a-f]{{2}})-([0-9a-f]{{2}})-([0-9a-f]{{{DIGITS}}})\.par
 MADE_BY = "made_by.json"
 MERGED_AT = 16  # small files: reading that many costs more than writing one
 SMALL = 32 * 2**20  # bytes
+ATTEMPTS = 5  # to read files that another process merges
 
 
 def hashes_within(first: int, last: int, digits: int = 2) -> list[tuple[str, str, str]]:
@@ -77,6 +78,13 @@ class GenerationCache:
             [GeneratedQueries.schema.empty_table(), *(table.cast(GeneratedQueries.schema) for table in tables)]
         )
         return _distinct(rows)
+
+    def rows_unlocked(self, first: int, last: int) -> pa.Table:
+        """Return `rows` to a process without the lock, whose files another process may merge and delete meanwhile."""
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(FileNotFoundError):  # the merged file has the rows of the deleted ones
+                return self.rows(first, last)
+        return self.rows(first, last)
 
     def add(self, first: int, last: int, rows: pa.Table) -> None:
         """Add rows of `GeneratedQueries` for texts of the buckets first to last."""

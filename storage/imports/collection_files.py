@@ -14,7 +14,7 @@ from typing import Any
 
 from storage.datasets import beir
 from storage.errors import UserError
-from storage.formats.ids import checked_id
+from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import TextRow
 from storage.imports.html_texts import read_page
@@ -101,15 +101,20 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
     """Yield a document for each row; a row without an id has its number as one."""
-    seen: dict[str, str] = {}
+    seen = Unique()
+    for _, document in _numbered(file, form):
+        seen.add(document["doc_id"])
+        yield document
+    seen.check(lambda: ((where, document["doc_id"]) for where, document in _numbered(file, form)))
+
+
+def _numbered(file: Path, form: str) -> Iterator[tuple[str, TextRow]]:
+    """Yield each row as a document, with the place of the row."""
     for number, (where, row) in enumerate(_rows(file, form), 1):
         columns = _columns(row, where)
         text, title, doc_id = (_value(row, columns[role], where) for role in ("text", "title", "id"))
         name = checked_id("_".join(doc_id.split()) or str(number), where)
-        if name in seen:
-            raise UserError(f"{where}: the id {name} is that of {seen[name]}; give each document its own")
-        seen[name] = where.rpartition(" ")[2]
-        yield {"doc_id": name, "title": title, "text": text}
+        yield where, {"doc_id": name, "title": title, "text": text}
 
 
 def _value(row: Mapping[str, Any], column: str | None, where: str) -> str:

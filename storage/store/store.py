@@ -53,7 +53,8 @@ class Store:
         store = cls.open_or_new(folder)
         if not recognise(store.root):
             raise UserError(
-                f"{store.root}: there is no store here; name one with --store, or make one with `pretrieve reproduce`"
+                f"{store.root}: there is no store here, so nothing was built; name a store with --store, or build with "
+                "`pretrieve reproduce`, `pretrieve adapt` or `pretrieve queries build`"
             )
         return store
 

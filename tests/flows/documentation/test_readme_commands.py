@@ -29,7 +29,7 @@ HERE = {
     "pretrieve adapt my-collection --out adapted": ["--start", "bert_tiny_msmarco", "--hours", "0.0001"],
     "pretrieve reproduce small/beir --set dataset.path=my-collection": changes(COLLECTION | GENERATION | TRAINING),
     "pretrieve queries build small/beir": changes(GENERATION),
-    "pretrieve queries export small/beir DIR --format anserini": [],
+    "pretrieve queries export my-collection DIR --format anserini": [],
 }
 """The beginnings of the commands that run here, with the options that make them small."""
 ELSEWHERE = {

@@ -33,7 +33,7 @@ def test_only_estimates_are_marked() -> None:
 def test_the_hours_of_stages_to_build_are_added_up() -> None:
     rows = [row(513_914.2), row(1.5), row(None), row(None, cached=True)]
 
-    assert total_hours(rows) == "in total: ~513,916 hours, for 2 of 3 stages to build"
+    assert total_hours(rows) == "in total: ~513,916 hours, for 2 of 3 stages to build; the others have no estimate"
 
 
 def test_small_hours_keep_their_digits() -> None:

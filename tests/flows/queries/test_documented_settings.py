@@ -27,7 +27,7 @@ from tests.test_readme import ROOT
 
 PAGE = (ROOT / "docs" / "queries.md").read_text()
 EXAMPLES = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)]
-CHANGES = re.findall(r"--set (queries\.filter\.\S+)", PAGE)
+CHANGES = re.findall(r"--set '?(queries\.filter\.[^\s']+)", PAGE)
 FILTERS = [json.dumps(section) for example in EXAMPLES if (section := example["queries"].get("filter"))]
 QUICKSTART = yaml.safe_load((SHIPPED / "quickstart.yaml").read_text())
 ELSEWHERE = {"train", "file"}  # shown by the quickstart's recipe and by `queries import`

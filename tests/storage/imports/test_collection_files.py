@@ -106,7 +106,7 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
         ("texts.jsonl", '{"title": ["a"], "text": "a"}\n', "the field 'title' must be text"),
         ("texts.jsonl", '{"_id": {"$oid": 5}, "text": "a"}\n', "the field '_id' must be text"),
         ("texts.jsonl", '{"id": "a\\u0000b", "text": "a"}\n', "an id without control characters"),
-        ("texts.jsonl", '{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "the id 1 is that of 1"),
+        ("texts.jsonl", '{"id": 1, "text": "a"}\n{"id": 1, "text": "b"}\n', "line 2: the id 1 is already in line 1"),
         ("texts.parquet", "no table", "not a Parquet file"),
         ("texts.docx", "x", "or a file that ends in jsonl"),
     ],

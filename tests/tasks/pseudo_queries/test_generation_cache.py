@@ -6,14 +6,16 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
+from storage.generation_cache.cache import MERGED_AT, GenerationCache
 from storage.generation_cache.invalidations import Invalidations
 from storage.rows import parts
 from storage.store.store import Store
-from storage.tables import Passages, passage_sha256
+from storage.tables import GeneratedQueries, Passages, passage_sha256
 from tasks.pseudo_queries import generate_queries as module
 from tasks.pseudo_queries.generate_queries import fill_ledger
 from tasks.pseudo_queries.generators.sampler import GenerationRequest, Sampler
@@ -137,3 +139,28 @@ def test_what_was_written_before_a_passage_is_refused_is_kept(
     assert kept > 0
     assert built > 0
     assert kept + built == COUNT * 3
+
+
+def test_a_reader_without_the_lock_reads_again_where_a_merge_deletes_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cache := GenerationCache(tmp_path / "key")).folder.mkdir()
+    for number in range(MERGED_AT):
+        cache.add(0, 255, pa.Table.from_pylist([cached_row(number)], GeneratedQueries.schema))
+    listed, merges = GenerationCache.files, []
+
+    def merged_after_listing(self: GenerationCache) -> list[Path]:
+        paths = listed(self)
+        if not merges:
+            merges.append(1)
+            cache.merge(0, 255)
+        return paths
+
+    monkeypatch.setattr(GenerationCache, "files", merged_after_listing)
+    rows = cache.rows_unlocked(0, 255)
+    assert rows["query"].to_pylist() == [f"query {number:02d}" for number in range(MERGED_AT)]
+    assert len(listed(cache)) == 1
+
+
+def cached_row(number: int) -> dict[str, object]:
+    return {"passage_sha256": f"{number:02x}" * 32, "rank": 0, "draw": 0, "query": f"query {number:02d}"}
