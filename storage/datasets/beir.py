@@ -123,7 +123,8 @@ def _qrels_file(path: Path, split: str | None) -> Path:
     if present := plain_or_gzipped(file) or (prefix and plain_or_gzipped(generated)):
         return present
     splits = sorted(present.name.split(".tsv")[0] for present in (path / "qrels").glob("*.tsv*"))
-    raise UserError(f"{file}: no such file, nor {file.name}.gz; the splits there are {', '.join(splits) or 'none'}")
+    there = f"the splits there are {', '.join(splits)}" if splits else "`pretrieve adapt` needs no judgements"
+    raise UserError(f"{file}: no such file, nor {file.name}.gz; {there}")
 
 
 def _check_header(file: Path, lines: Iterator[tuple[str, str]]) -> None:

@@ -121,6 +121,8 @@ def test_a_process_without_its_parent_is_recognised_by_its_environment(innocent:
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     orphan = subprocess.Popen(["sleep", "600"], env=os.environ | {"PRETRIEVE_MARK": mark}, start_new_session=True)
     try:
+        while not psutil.Process(orphan.pid).environ():  # the kernel fills it in after Popen has returned
+            time.sleep(0.01)
         results = with_environment(PRETRIEVE_MARK=mark)
 
         assert [process.pid for process in results] == [orphan.pid]
