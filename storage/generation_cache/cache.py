@@ -37,7 +37,6 @@ FILE = re.compile(rf"([0-9a-f]{{2}})-([0-9a-f]{{2}})-([0-9a-f]{{{DIGITS}}})\.par
 MADE_BY = "made_by.json"
 MERGED_AT = 16  # small files: reading that many costs more than writing one
 SMALL = 32 * 2**20  # bytes
-ATTEMPTS = 5  # to read files that another process merges
 
 
 def hashes_within(first: int, last: int, digits: int = 2) -> list[tuple[str, str, str]]:
@@ -79,12 +78,21 @@ class GenerationCache:
         )
         return _distinct(rows)
 
-    def rows_unlocked(self, first: int, last: int) -> pa.Table:
-        """Return `rows` to a process without the lock, whose files another process may merge and delete meanwhile."""
-        for _ in range(ATTEMPTS):
-            with contextlib.suppress(FileNotFoundError):  # the merged file has the rows of the deleted ones
-                return self.rows(first, last)
-        return self.rows(first, last)
+    def read_unlocked(self, columns: list[str]) -> Iterator[pa.Table]:
+        """Yield columns of each intact file to a process without the lock; rows can repeat.
+
+        Another process may merge files meanwhile. The rows of a deleted file are in a newer one, which is read, too.
+        """
+        seen: set[str] = set()
+        while new := [path for path in self.files() if path.name not in seen]:
+            for path in new:
+                seen.add(path.name)
+                try:
+                    table = None if is_damaged(path) else pq.read_table(path, columns=columns)
+                except FileNotFoundError:
+                    continue
+                if table is not None:
+                    yield table
 
     def add(self, first: int, last: int, rows: pa.Table) -> None:
         """Add rows of `GeneratedQueries` for texts of the buckets first to last."""

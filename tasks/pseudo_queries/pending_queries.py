@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage.artifact import Artifact, Manifest, Source
 from storage.batched import arrow_blocks
 from storage.external.database import Database
-from storage.generation_cache.cache import BUCKETS, GenerationCache
+from storage.generation_cache.cache import GenerationCache
 from storage.generation_cache.invalidations import Invalidations
 from storage.rows import num_rows, read_rows, rows_at
 from storage.tables import GeneratedQueries, Passages, passage_sha256, passage_text
@@ -80,7 +80,7 @@ def count_pending(database: Database, cache: GenerationCache, settings: NamedGen
     """Return what a generator's cache has and lacks for the passages of `compare_passages`."""
     invalidations, number = Invalidations.read(cache.invalidated()), settings.queries_per_passage
     database.create("texts", TEXTS, _texts(database, invalidations))
-    database.create("cached", CACHED, _cached(cache))
+    database.create("cached", CACHED, (table.select(CACHED.names) for table in cache.read_unlocked(CACHED.names)))
     database.execute(LACKING.format(number=number))
     (counts,) = database.rows(COUNTED)
     for name in ("texts", "lacking", "cached"):
@@ -92,11 +92,6 @@ def _texts(database: Database, invalidations: Invalidations) -> Iterator[pa.Tabl
     for batch in database.batches("SELECT DISTINCT text FROM passages WHERE version = 'after'"):
         texts = batch.column("text").to_pylist()
         yield pa.table({"passage_sha256": texts, "draw": list(map(invalidations.draw, texts))}, schema=TEXTS)
-
-
-def _cached(cache: GenerationCache) -> Iterator[pa.Table]:
-    for bucket in range(BUCKETS):
-        yield cache.rows_unlocked(bucket, bucket).select(CACHED.names)
 
 
 def recorded_rate(builds: Iterable[tuple[Path, Manifest | None]], generator: Generator) -> Rate | None:
