@@ -123,7 +123,8 @@ def _qrels_file(path: Path, split: str | None) -> Path:
     if present := plain_or_gzipped(file) or (prefix and plain_or_gzipped(generated)):
         return present
     splits = sorted(present.name.split(".tsv")[0] for present in (path / "qrels").glob("*.tsv*"))
-    there = f"the splits there are {', '.join(splits)}" if splits else "no judgements are there; `pretrieve adapt` needs none"
+    none = "no judgements are there; `pretrieve adapt` needs none"
+    there = f"the splits there are {', '.join(splits)}" if splits else none
     raise UserError(f"{file}: no such file, nor {file.name}.gz; {there}")
 
 
