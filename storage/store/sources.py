@@ -11,6 +11,7 @@ from pathlib import Path
 
 from storage import datasets
 from storage.artifact import Source, source_of
+from storage.conversions import squad_wikipedia
 from storage.errors import UserError, quoted
 from storage.files import cache_folder
 from storage.imports import negative_files, pseudo_query_files
@@ -77,7 +78,10 @@ def dataset(reader: str, path: str | None, part: str, split: str | None = None) 
 def locate(path: str | None, reader: str) -> Path:
     """Return the folder of a recipe's `dataset.path`: absolute, or below the first of `_base_folders` that has it."""
     if path is None:
-        raise UserError(f"dataset.path: expected the path of {reader}; give it by --set dataset.path=DIR")
+        raise UserError(
+            f"dataset.path: expected the folder of a collection for the loader {reader}; give it by --set "
+            "dataset.path=DIR"
+        )
     if is_url(path):
         return _mirrored(path)
     tried = list(_candidates(path and str(local_path(path)), "dataset.path"))  # '' stays, and is refused
@@ -85,7 +89,10 @@ def locate(path: str | None, reader: str) -> Path:
         if candidate.exists():
             return candidate.resolve()
     paths = ", ".join(dict.fromkeys(str(candidate) for candidate in tried))
-    fetch = getattr(datasets.dataset_loader(reader), "FETCH", f"put the {reader} collection there")
+    if path == squad_wikipedia.NAME:
+        fetch = "`pretrieve study data` writes it"
+    else:
+        fetch = getattr(datasets.dataset_loader(reader), "FETCH", f"put the {reader} collection there")
     raise UserError(f"dataset.path: no data set at {paths}; {fetch}, or --set dataset.path=DIR")
 
 
@@ -211,6 +218,7 @@ def _in_package(name: str) -> Path:
 
 def _from_hub(name: str) -> Source:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     unused = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
@@ -218,6 +226,13 @@ def _from_hub(name: str) -> Source:
     try:
         folder = Path(snapshot_download(name, ignore_patterns=unused, local_files_only=offline))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        gave = "the local hub cache has (a run asks the hub)" if offline else f"the hub gave ({type(error).__name__})"
-        raise UserError(f"{name}: neither a folder nor a model that {gave}; give a folder") from None
+        if offline:
+            why = "the local hub cache has no such model either (a run asks the hub)"
+        elif HF_HUB_OFFLINE:
+            why = "HF_HUB_OFFLINE=1 limits the search to the local hub cache, which has no such model"
+        elif isinstance(error, HFValidationError | HfHubHTTPError):
+            why = f"the hub did not give it ({type(error).__name__})"
+        else:
+            why = f"the hub cannot be reached ({type(error).__name__})"
+        raise UserError(f"{name}: no folder on this machine, and {why}; give a model folder") from None
     return Source(folder.name, folder)

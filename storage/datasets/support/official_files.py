@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from storage.conversions.squad_folds import FOLD_FILES
-from storage.errors import UserError
+from storage.errors import UserError, suggestion
 from storage.formats.lines import plain_or_gzipped
 
 MSMARCO = "https://msmarco.z22.web.core.windows.net/msmarcoranking"
@@ -195,7 +195,7 @@ def official(name: str) -> Official:
     if name.startswith(BEIR) and name != BEIR:
         return Official((Remote(name, (), archive=True),), "each collection has a licence of its own "
                         "(https://github.com/beir-cellar/beir)")  # fmt: skip
-    raise UserError(f"{name}: expected one of {', '.join(OFFICIAL)}, or {BEIR}NAME, such as beir/scifact")
+    raise UserError(f"{name}: no such collection; {suggestion(name, OFFICIAL)} (or {BEIR}NAME, such as beir/scifact)")
 
 
 def beir_member(member: str) -> PurePosixPath | None:

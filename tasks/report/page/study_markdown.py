@@ -177,7 +177,8 @@ def verdict_counts(claims: Sequence[Claimed]) -> str:
     """Return the numbers of claims by verdict, without the verdicts that no claim has."""
     kinds: tuple[Verdict, ...] = ("supported", "contradicted", "bounded", "inconclusive", "not run")
     number = {kind: sum(claim.verdict == kind for claim in claims) for kind in kinds}
-    words = {kind: "without all of their runs" if kind == "not run" else kind for kind in kinds}
+    explained = {"bounded": "bounded (less than half of the paper's effect)", "not run": "without all of their runs"}
+    words = {kind: explained.get(kind, kind) for kind in kinds}
     return f"Verdicts of {len(claims)} claims: " + ", ".join(
         f"{number[kind]} {words[kind]}" for kind in kinds if number[kind]
     )

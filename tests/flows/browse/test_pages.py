@@ -230,6 +230,8 @@ def test_a_damaged_table_is_not_shown(store: Store, tmp_path: Path) -> None:
 def test_there_must_be_a_finished_run(tmp_path: Path, store: Store) -> None:
     with pytest.raises(UserError, match="no finished run to browse; `pretrieve reproduce quickstart` builds one"):
         contents_of(None, tmp_path)
-    with pytest.raises(UserError, match="expected a recipe's name, a report's key or a folder"):
+    with pytest.raises(UserError, match=r"expected a recipe's name, a report's key or a folder.*`pretrieve adapt"):
         contents_of("nothing", store.root)
+    with pytest.raises(UserError, match=r"`pretrieve reproduce cot_mae` builds it$"):
+        contents_of("cot_mae", store.root)
     assert contents_of(NAME, store.root).name == NAME

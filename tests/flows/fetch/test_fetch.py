@@ -248,7 +248,9 @@ def test_without_a_network_one_line_says_what_to_do(
 
 
 def test_an_unknown_name_lists_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, .*or beir/NAME"):
+    with pytest.raises(UserError, match=r"expected one of msmarco, .*natural_questions, .*\(or beir/NAME"):
+        fetch("trec-robust", tmp_path)
+    with pytest.raises(UserError, match=r"ms_marco: no such collection; did you mean msmarco\?"):
         fetch("ms_marco", tmp_path)
     with pytest.raises(UserError, match=r"unknown collection; expected one of .*scifact"):
         fetch("beir/sci-fact", tmp_path)

@@ -16,6 +16,7 @@ from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
 from flows.rehearsal.synthetic import write_collection
+from storage.conversions import squad_wikipedia
 from storage.errors import UserError
 from storage.formats.ids import in_slice
 from storage.rows import write_rows
@@ -73,7 +74,7 @@ def test_a_recipe_whose_data_and_weights_are_absent_is_planned(
     assert "no hours are estimated for initialise, ingest_corpus" in below
     assert "not here: dataset.path: no data set at" in below
     assert "microsoft.github.io/msmarco" in below
-    assert "not here: nobody/nothing: neither a folder nor a model" in below
+    assert "not here: nobody/nothing: no folder on this machine, and the local hub cache has no such model" in below
     assert "nobody/nothing is not here; it is taken to have the shape of BERT-base" in below
     assert not (tmp_path / "store").exists()
 
@@ -277,13 +278,33 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     with sources.assuming_present() as missing:
         assert sources.weights("some/model").reference == "source/1234abcd"
         assert sources.weights("other/model").reference == "absent:other/model"
-    with pytest.raises(UserError, match="nor a model that the hub gave"):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(UserError, match="other/model: no folder on this machine, and the hub cannot be reached"):
         sources.weights("other/model")
 
-    assert local_only == [True, True, False]
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="HF_HUB_OFFLINE=1 limits the search to the local hub cache"):
+        sources.weights("other/model")
+
+    assert local_only == [True, True, False, False]
     assert missing == [
-        "other/model: neither a folder nor a model that the local hub cache has (a run asks the hub); give a folder"
+        "other/model: no folder on this machine, and the local hub cache has no such model either (a run asks the "
+        "hub); give a model folder"
     ]
+
+
+def test_an_absent_collection_is_named_with_the_command_that_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(UserError, match="`pretrieve fetch msmarco DIR` fetches it"):
+        sources.locate("not-msmarco", "msmarco")
+    with pytest.raises(UserError, match="`pretrieve fetch NAME DIR` fetches squad"):
+        sources.locate("not-squad", "beir")
+    monkeypatch.setattr(squad_wikipedia, "NAME", "no-study")  # the real one may be in this repository's data/
+    with pytest.raises(UserError, match="no-study; `pretrieve study data` writes it"):
+        sources.locate("no-study", "beir")
 
 
 def test_lengths_and_layers_are_checked_once_for_the_same_settings_and_weights(

@@ -1,7 +1,7 @@
 """What `pretrieve plan` prints: texts and numbers of each stage, and the sum of the hours."""
 
 from flows.plan.estimates import StageEstimate
-from flows.plan.show import stage_as_json, total_hours
+from flows.plan.show import legend, stage_as_json, total_time
 
 
 def row(hours: float | None, *, cached: bool = False) -> StageEstimate:
@@ -33,12 +33,18 @@ def test_only_estimates_are_marked() -> None:
 def test_the_hours_of_stages_to_build_are_added_up() -> None:
     rows = [row(513_914.2), row(1.5), row(None), row(None, cached=True)]
 
-    assert total_hours(rows) == "in total: ~513,916 hours, for 2 of 3 stages to build; the others have no estimate"
+    assert total_time(rows) == "in total: ~513,916 hours, for 2 of 3 stages to build; the others have no estimate"
 
 
-def test_small_hours_keep_their_digits() -> None:
-    assert total_hours([row(0.076), row(0.07), row(0.0003)]) == "in total: ~0.146 hours, for 3 of 3 stages to build"
+def test_less_than_an_hour_is_given_in_minutes() -> None:
+    assert total_time([row(0.076), row(0.07), row(0.0003)]) == "in total: ~8 min 47 s, for 3 of 3 stages to build"
+
+
+def test_the_legend_explains_the_signs_that_the_table_has() -> None:
+    assert "~ marks an estimate" in legend([row(1.0)])
+    assert "number of texts" not in legend([StageEstimate("ingest_corpus", "", "–", False)])
+    assert legend([StageEstimate("encode", "", "–", False)]).endswith("?: the number of texts is not known yet")
 
 
 def test_without_an_estimate_there_is_no_total() -> None:
-    assert total_hours([row(None), row(None, cached=True)]) == ""
+    assert total_time([row(None), row(None, cached=True)]) == ""

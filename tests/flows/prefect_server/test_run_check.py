@@ -58,7 +58,7 @@ def body(**parameters: Any) -> bytes:
         ({"recipe": "quickstart", "until": "pretrian"}, "did you mean pretrain?"),
         ({"recipe": "quickstart", "rebuild": "retriever_7"}, "retriever_7"),
         ({"recipe": "quickstart", "fast": True, "changes": ["rounds.0.train.steps=0"]}, "rounds.0.train.steps"),
-        ({"recipe": "small/beir"}, "dataset.path: expected the path of beir"),
+        ({"recipe": "small/beir"}, "dataset.path: expected the folder of a collection for the loader beir"),
         ({"recipe": "quickstart", "replace": "bucket:zz"}, "two hexadecimal digits"),
         ({"recipe": "retro_mae", "replace": ""}, "this recipe generates none"),
         ({"models": ["bm25"], "only": ["SciFcat"]}, "SciFact"),

