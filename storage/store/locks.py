@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 LOCKS = "PRETRIEVE_LOCKS"
 """The environment variable with the address of the Redis through which hosts share a store."""
+
+MOMENT = 0.05  # seconds; `FileLocks.is_held` has a lock for much less
 
 Waiting = Callable[[], None]
 """Called once when another process holds the lock."""
@@ -50,12 +53,20 @@ class FileLocks:
         """Hold the lock during a block. `waiting` is called once if another process has it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / name).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not self._taken(file):
                 waiting()
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield lambda: None
+
+    def _taken(self, file: IO[str]) -> bool:
+        """Take the lock, and return whether that was possible at once or after the moment of an `is_held`."""
+        for seconds in (MOMENT, 0.0):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                time.sleep(seconds)
+        return False
 
     def is_held(self, name: str) -> bool:
         """Return whether a process has the lock."""

@@ -1,5 +1,6 @@
 """Locks of one host, and what a store that hosts share says without its Redis. Leases: tests/services/test_lease.py."""
 
+import fcntl
 import multiprocessing
 import socket
 import threading
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import UserError
+from storage.store import locks
 from storage.store.locks import LOCKS
 from storage.store.store import Store
 from storage.store.store_locks import _name_of_shared
@@ -42,6 +44,17 @@ def test_a_second_process_waits_and_reports_it_once(tmp_path: Path) -> None:
 
     assert events == ["waiting", "holding"]
     assert not store.is_being_built(store.work("made", "k1"))
+
+
+def test_who_only_asks_whether_a_lock_is_held_is_not_taken_for_its_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = (tmp_path / "made-k1").open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)  # as `is_held` does
+    monkeypatch.setattr(locks.time, "sleep", lambda seconds: file.close())  # after a moment it has its answer
+
+    with locks.FileLocks(tmp_path).hold("made-k1", lambda: pytest.fail("waited for another run")):
+        assert file.closed
 
 
 def test_a_shared_store_needs_the_address_of_its_redis(tmp_path: Path) -> None:
