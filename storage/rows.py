@@ -102,14 +102,19 @@ def read_blocks(path: Path, table: type[Table], columns: Sequence[str] | None = 
             yield pa.Table.from_batches([batch]).select(columns or schema.names)
 
 
+def table_blocks(folder: Path, table: type[Table], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """Yield all rows of a table's folder as Arrow tables, in order, one in memory; all columns, or some."""
+    for path in parts(folder):
+        yield from read_blocks(path, table, columns)
+
+
 def blocks_with_keys(
     artifact: Artifact[Any], table: type[Table], key: str, wanted: Iterable[str], columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Yield the rows whose value in the column `key` is wanted, in order, with that column and `columns`."""
     keys = pa.array(sorted(set(wanted)), pa.string())
-    for path in parts(artifact.path) if len(keys) else []:
-        for block in read_blocks(path, table, [key, *columns]):
-            yield block.filter(pc.is_in(block[key], keys))
+    for block in table_blocks(artifact.path, table, [key, *columns]) if len(keys) else ():
+        yield block.filter(pc.is_in(block[key], keys))
 
 
 def first_rows(

@@ -64,7 +64,7 @@ def _run_here(plan: PlannedGrid) -> int:
     current = Session(plan.store, print_line=console.print)
 
     def builder(run: PlannedRun[Cell], note: NotedRun) -> None:
-        current = Session(plan.store, run.recipe.execution, False, console.print, note)
+        current = Session(plan.store, run.recipe.execution, print_line=console.print, note=note)
         build(run.jobs, plan.report_name(run.definition), current)
 
     def body() -> int:

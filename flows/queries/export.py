@@ -22,7 +22,7 @@ from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.generation_cache.cache import FOLDER as LEDGERS
 from storage.pseudo_query_contract import CONTRACT, ExportedQueries, check_contract
-from storage.rows import num_rows, parts, read_blocks, read_rows, write_blocks
+from storage.rows import num_rows, parts, read_blocks, read_rows, table_blocks, write_blocks
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 from tasks.runtime.progress import progress
@@ -111,12 +111,11 @@ def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  
     store = Store(version.queries.path.parent.parent)
     by_generator: Counter[tuple[str, ...]] = Counter()
     reasons: Counter[str] = Counter()
-    for path in parts(version.queries.path):
-        for block in read_blocks(path, PseudoQueries, [*WRITTEN_BY, "kept", "reason"]):
-            reasons.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
-            counted = _wanted(block, format, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
-            for row in counted.to_pylist():
-                by_generator[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
+    for block in table_blocks(version.queries.path, PseudoQueries, [*WRITTEN_BY, "kept", "reason"]):
+        reasons.update({row["values"]: row["counts"] for row in pc.value_counts(block["reason"]).to_pylist()})
+        counted = _wanted(block, format, dropped).group_by(list(WRITTEN_BY)).aggregate([([], "count_all")])
+        for row in counted.to_pylist():
+            by_generator[tuple(row[name] for name in WRITTEN_BY)] += row["count_all"]
     return {
         "corpus": version.name, "built": version.at, "format": format, "dropped": dropped,
         "queries": version.queries.reference, "passages": version.passages.reference,

@@ -43,7 +43,7 @@ class Batch(MaskedTexts):
 
     def num_terms(self, loss: str) -> int:
         """Return the number of positions whose token the loss predicts."""
-        return len({"mlm": self.labelled}[loss])
+        return len(self.labelled)
 
 
 def make_batch(raw: RawBatch, tokenizer: Tokenizer, settings: Settings, random: RowRandom) -> Batch:

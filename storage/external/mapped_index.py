@@ -22,7 +22,7 @@ from storage.external.database import Database
 from storage.external.mapped_strings import StringWriter, mapped_numbers, mapped_strings, write_numbers
 from storage.files import writing
 from storage.row_index import LARGEST, Hashes, PassageIndex, RowIndex, Rows, hash_blocks, leading_bits, table_size
-from storage.rows import parts, read_blocks
+from storage.rows import table_blocks
 from storage.tables import Passages
 
 SORTED_AT_ONCE = 2**21  # hashes in memory
@@ -109,18 +109,17 @@ def write_passage_index(folder: Path, passages: Artifact[Passages], *, ordered: 
 def _documents(passages: Artifact[Passages], ids: StringWriter, doc_ids: StringWriter) -> Iterator[NDArray[np.int32]]:
     """Yield the document of each passage, block by block, and write the ids of both."""
     last: str | None = None
-    for path in parts(passages.path):
-        for block in read_blocks(path, Passages, ["passage_id", "doc_id"]):
-            if not len(block):
-                continue
-            documents = block["doc_id"].combine_chunks()
-            is_first = np.ones(len(block), bool)
-            is_first[1:] = pc.not_equal(documents[1:], documents[:-1]).to_numpy(zero_copy_only=False)
-            is_first[0] = documents[0].as_py() != last
-            last = documents[-1].as_py()
-            yield (doc_ids.count - 1 + np.cumsum(is_first)).astype(np.int32)
-            ids.write(block["passage_id"].combine_chunks())
-            doc_ids.write(documents.filter(pa.array(is_first)))
+    for block in table_blocks(passages.path, Passages, ["passage_id", "doc_id"]):
+        if not len(block):
+            continue
+        documents = block["doc_id"].combine_chunks()
+        is_first = np.ones(len(block), bool)
+        is_first[1:] = pc.not_equal(documents[1:], documents[:-1]).to_numpy(zero_copy_only=False)
+        is_first[0] = documents[0].as_py() != last
+        last = documents[-1].as_py()
+        yield (doc_ids.count - 1 + np.cumsum(is_first)).astype(np.int32)
+        ids.write(block["passage_id"].combine_chunks())
+        doc_ids.write(documents.filter(pa.array(is_first)))
 
 
 def _write_table(folder: Path) -> None:

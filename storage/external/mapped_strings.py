@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from storage.artifact import Artifact
-from storage.rows import parts, read_blocks
+from storage.rows import table_blocks
 from storage.tables import Passages, passage_text
 
 
@@ -67,7 +67,6 @@ def mapped_numbers(path: Path, kind: Any) -> NDArray[Any]:
 def write_passage_texts(folder: Path, passages: Artifact[Passages]) -> None:
     """Write the texts of all passages with their titles, as models read them, to a new folder."""
     with StringWriter(folder) as texts:
-        for path in parts(passages.path):
-            for block in read_blocks(path, Passages, ["title", "text"]):
-                rows = zip(block["title"].to_pylist(), block["text"].to_pylist(), strict=True)
-                texts.write(pa.array([passage_text(*row) for row in rows], pa.large_string()))
+        for block in table_blocks(passages.path, Passages, ["title", "text"]):
+            rows = zip(block["title"].to_pylist(), block["text"].to_pylist(), strict=True)
+            texts.write(pa.array([passage_text(*row) for row in rows], pa.large_string()))

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from storage import settings as base
 from storage.artifact import Artifact
 from storage.formats.ids import share
-from storage.rows import num_rows, parts, read_blocks
+from storage.rows import num_rows, table_blocks
 from storage.tables import Analysis, Passages, Queries
 from tasks.analyses import write
 from tasks.analyses.measures.pos_tagger import PARTS, Tagger
@@ -106,17 +106,15 @@ def text_statistics(
 
 def read_queries(queries: Artifact[Queries], wordpiece: Tokenizer) -> Iterator[Text]:
     """Yield all queries."""
-    for path in parts(queries.path):
-        for block in read_blocks(path, Queries):
-            ids, texts = block["query_id"].to_pylist(), block["text"].to_pylist()
-            yield from zip(ids, texts, count_tokens(texts, wordpiece), strict=True)
+    for block in table_blocks(queries.path, Queries):
+        ids, texts = block["query_id"].to_pylist(), block["text"].to_pylist()
+        yield from zip(ids, texts, count_tokens(texts, wordpiece), strict=True)
 
 
 def read_passages(passages: Artifact[Passages]) -> Iterator[Text]:
     """Yield all passages."""
-    for path in parts(passages.path):
-        for block in read_blocks(path, Passages, ["passage_id", "text", "num_tokens"]):
-            yield from zip(*(column.to_pylist() for column in block.columns), strict=True)
+    for block in table_blocks(passages.path, Passages, ["passage_id", "text", "num_tokens"]):
+        yield from zip(*(column.to_pylist() for column in block.columns), strict=True)
 
 
 def sample_texts(texts: Iterable[Text], settings: Settings) -> list[str]:

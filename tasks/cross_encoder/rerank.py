@@ -12,7 +12,7 @@ from pydantic import Field
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import parts, read_blocks, write_table
+from storage.rows import table_blocks, write_table
 from storage.tables import Checkpoint, Passages, Queries, Run
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.shared_pairs import pair_scorer, share_pairs
@@ -61,9 +61,8 @@ def rerank_part(
 def _first_passages(run: Artifact[Run], depth: int) -> Iterator[pa.Table]:
     """Yield the pairs of a run down to a depth. Raises UserError for lists of several views."""
     views = set[str]()
-    for path in parts(run.path):
-        for rows in read_blocks(path, Run, ["query_id", "passage_id", "view", "rank"]):
-            views.update(pc.unique(rows["view"]).to_pylist())
-            if len(views) > 1:
-                raise UserError(f"{run.reference}: expected the lists of one view, found {', '.join(sorted(views))}")
-            yield rows.filter(pc.less_equal(rows["rank"], depth)).select(["query_id", "passage_id"])
+    for rows in table_blocks(run.path, Run, ["query_id", "passage_id", "view", "rank"]):
+        views.update(pc.unique(rows["view"]).to_pylist())
+        if len(views) > 1:
+            raise UserError(f"{run.reference}: expected the lists of one view, found {', '.join(sorted(views))}")
+        yield rows.filter(pc.less_equal(rows["rank"], depth)).select(["query_id", "passage_id"])

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 from storage.artifact import Artifact, Source
 from storage.errors import UserError
-from storage.rows import write_table
+from storage.rows import table_blocks, write_table
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries, TeacherScores
 from tasks.cross_encoder.pairs import Scoring
-from tasks.cross_encoder.shared_pairs import pair_scorer, share_pairs, table_blocks
+from tasks.cross_encoder.shared_pairs import pair_scorer, share_pairs
 from tasks.runtime.shard import ShardJob, ShardTask
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -29,9 +29,10 @@ def score(
     settings: Scoring,
 ) -> None:
     """Write the score of every query with each of its positives and mined negatives, in the order of the queries."""
+    pair = ("query_id", "passage_id")
     sources = {
-        positives.reference: table_blocks(positives, Positives),
-        negatives.reference: table_blocks(negatives, Negatives),
+        positives.reference: table_blocks(positives.path, Positives, pair),
+        negatives.reference: table_blocks(negatives.path, Negatives, pair),
     }
     shards = share_pairs(out, queries, passages, sources)
     if not shards:

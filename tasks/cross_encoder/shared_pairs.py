@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,9 @@ from storage.errors import UserError
 from storage.external.database import Database
 from storage.external.mapped_index import MappedPassageIndex, MappedRowIndex, write_row_index
 from storage.external.mapped_strings import mapped_numbers, mapped_strings
-from storage.rows import parts, read_blocks, read_rows
+from storage.rows import read_rows, table_blocks
 from storage.store.publishing import SCRATCH
-from storage.tables import Checkpoint, Passages, Queries, Table
+from storage.tables import Checkpoint, Passages, Queries
 from tasks.cross_encoder.pairs import Scorer, Scoring
 from tasks.finetuning.training_data import missing_passage
 from tasks.retrieval.shared_passages import share_passages, share_texts, shared_passages, write_once
@@ -73,19 +73,12 @@ def share_pairs(
     return shards
 
 
-def table_blocks(artifact: Artifact[Any], table: type[Table]) -> Iterator[pa.Table]:
-    """Yield the pairs of a table, block by block."""
-    for path in parts(artifact.path):
-        yield from read_blocks(path, table, ["query_id", "passage_id"])
-
-
 def _numbered(
     folder: Path, queries: Artifact[Queries], ids: MappedPassageIndex, sources: Mapping[str, Iterable[pa.Table]],
     passages: Artifact[Passages],
 ) -> Iterator[pa.Table]:  # fmt: skip
     """Yield the rows of queries and passages of all pairs, numbered in their order."""
-    files = parts(queries.path)
-    query_ids = (block["query_id"].combine_chunks() for file in files for block in read_blocks(file, Queries))
+    query_ids = (block["query_id"].combine_chunks() for block in table_blocks(queries.path, Queries, ["query_id"]))
     write_row_index(folder / "queries", query_ids)
     index, number = MappedRowIndex(folder / "queries"), 0
     for reference, blocks in sources.items():

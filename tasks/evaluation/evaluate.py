@@ -112,7 +112,7 @@ def evaluate(
         expected, tables = _required(answers, Answers, by_answers, settings), _read(runs, index, settings)
         query_ids, ranks = first_hits(expected, passages, index, tables, largest_cutoff(by_answers))
         measured.append((query_ids, [{metric: _within(hits, metric) for metric in by_answers} for hits in ranks]))
-    values = {name: _merged(measured, index, settings.metrics) for index, name in enumerate(settings.names)}
+    values = {name: _merged(measured, number, settings.metrics) for number, name in enumerate(settings.names)}
     for name, members in settings.averaged.items():
         values[name] = {
             metric: np.mean([values[run][metric] for run in members], axis=0) for metric in settings.metrics

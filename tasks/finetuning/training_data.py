@@ -6,7 +6,7 @@ its number and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import RowIndex
-from storage.rows import parts, read_blocks, read_table
+from storage.rows import read_table, table_blocks
 from storage.tables import Negatives, Passages, Positives, Queries, Table
 from tasks.retrieval.shared_passages import Corpus
 from tasks.training.epochs import rows_of_step
@@ -53,7 +53,7 @@ class PassageLists:
     def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: Corpus) -> PassageLists:
         """Return the passages that a table names for each of these queries, in its order, with a block in memory."""
         query_rows, passage_rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for block in _blocks(labels, table, ["query_id", "passage_id"]):
+        for block in table_blocks(labels.path, table, ["query_id", "passage_id"]):
             rows = queries.rows(block["query_id"])
             passage_ids = block["passage_id"].filter(pa.array(rows >= 0))
             error = partial(missing_passage, labels.reference, corpus.passages)
@@ -145,15 +145,10 @@ class TrainingData:
 def _with_labels(queries: pa.Table, labels: Artifact[Any], table: type[Table]) -> pa.Table:
     """Return the queries that a table names."""
     index, is_labelled = RowIndex(queries["query_id"]), np.zeros(len(queries), bool)
-    for block in _blocks(labels, table, ["query_id"]):
+    for block in table_blocks(labels.path, table, ["query_id"]):
         rows = index.rows(block["query_id"])
         is_labelled[rows[rows >= 0]] = True
     return queries.filter(pa.array(is_labelled))
-
-
-def _blocks(labels: Artifact[Any], table: type[Table], columns: Sequence[str]) -> Iterator[pa.Table]:
-    for path in parts(labels.path):
-        yield from read_blocks(path, table, columns)
 
 
 def missing_passage(labels: str, passages: Artifact[Passages], passage_id: str) -> UserError:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from storage.artifact import Artifact
 from storage.pseudo_queries import out_of_order
-from storage.rows import num_rows, parts, read_blocks, read_rows
+from storage.rows import num_rows, read_rows, table_blocks
 from storage.tables import Passages, PseudoQueries
 from tasks.runtime.shard import Shard, part
 
@@ -96,6 +96,5 @@ def _boundaries(passages: Artifact[Passages], query_of: dict[int, int]) -> Itera
 
 def _blocks(passages: Artifact[Passages], column: str) -> Iterator[Any]:
     """Yield the values of a column, block by block."""
-    for path in parts(passages.path):
-        for block in read_blocks(path, Passages, [column]):
-            yield block[column].combine_chunks()
+    for block in table_blocks(passages.path, Passages, [column]):
+        yield block[column].combine_chunks()

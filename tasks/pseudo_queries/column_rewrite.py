@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import parts, read_blocks, read_rows, write_blocks
+from storage.rows import parts, read_blocks, read_rows, table_blocks, write_blocks
 from storage.tables import Passages, PseudoQueries, passage_text
 from tasks.runtime.shard import Shard
 
@@ -85,12 +85,11 @@ def _spans(files: list[Path], queries: Artifact[PseudoQueries], passages: Artifa
     """Return, for each file, the rows of the passages from its first to its last query, in the common order."""
     ends = [list(_ends(file)) for file in files]
     wanted, position_of, start = pa.array(sorted({passage for pair in ends for passage in pair}), pa.string()), {}, 0
-    for file in parts(passages.path):
-        for block in read_blocks(file, Passages, ["passage_id"]):
-            ids = block["passage_id"]
-            for row in np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy()):
-                position_of[ids[row].as_py()] = start + int(row)
-            start += len(block)
+    for block in table_blocks(passages.path, Passages, ["passage_id"]):
+        ids = block["passage_id"]
+        for row in np.flatnonzero(pc.is_in(ids, value_set=wanted).to_numpy()):
+            position_of[ids[row].as_py()] = start + int(row)
+        start += len(block)
     for passage_id in wanted.to_pylist():
         if passage_id not in position_of:
             raise unknown(passage_id, queries, passages)

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from storage.artifact import Artifact
 from storage.batched import arrow_blocks
 from storage.external.database import Database
-from storage.rows import num_rows, parts, read_blocks, write_blocks
+from storage.rows import num_rows, parts, read_blocks, table_blocks, write_blocks
 from storage.settings import Settings
 from storage.store.publishing import SCRATCH
 from storage.tables import PseudoQueries
@@ -87,8 +87,7 @@ def _kept(queries: Artifact[PseudoQueries]) -> Iterator[dict[str, Any]]:
     """Yield the kept queries with their numbers, the numbers of their passages, their words in order and as a set."""
     first, total = 0, num_rows(queries.path)
     columns = ("passage_id", "query", "kept")
-    blocks = (block for file in parts(queries.path) for block in read_blocks(file, PseudoQueries, columns))
-    rows = (row for block in blocks for row in block.to_pylist())
+    rows = (row for block in table_blocks(queries.path, PseudoQueries, columns) for row in block.to_pylist())
     counted = progress(rows, what="comparing queries", unit="queries", total=total)
     for number, (_, group) in enumerate(groupby(counted, key=itemgetter("passage_id"))):
         for row, query in enumerate(group, first):

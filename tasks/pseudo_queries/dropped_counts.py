@@ -7,7 +7,7 @@ from pathlib import Path
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import parts, read_blocks
+from storage.rows import table_blocks
 from storage.tables import PseudoQueries
 from tasks.session import print_line
 
@@ -30,9 +30,8 @@ OUTCOMES = {
 def report_dropped(stage: str, out: Path, queries: Artifact[PseudoQueries], setting: str, advice: str) -> None:
     """Print how many queries a filter's table keeps and drops. Raises UserError where it keeps none."""
     counts: Counter[str] = Counter()
-    for file in parts(out):
-        for block in read_blocks(file, PseudoQueries, ["reason"]):
-            counts.update(block["reason"].to_pylist())
+    for block in table_blocks(out, PseudoQueries, ["reason"]):
+        counts.update(block["reason"].to_pylist())
     summary = ", ".join(f"{counts[reason]:,} {words}" for reason, words in OUTCOMES.items() if counts[reason])
     if not counts[""]:
         raise UserError(f"{setting}: it keeps no query of {queries.reference} ({summary or 'no query'}); {advice}")

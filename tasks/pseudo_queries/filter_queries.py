@@ -6,7 +6,7 @@ Dropped queries stay in the table with their scores and the reason, so that anot
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import parts, read_blocks
+from storage.rows import table_blocks
 from storage.settings import Settings
 from storage.tables import PseudoQueries
 from tasks.pseudo_queries.column_rewrite import file_shards, is_empty, rewrite
@@ -119,7 +119,7 @@ def _reasons(block: pa.Table, limits: Limits) -> NDArray[np.str_]:
 def _check(queries: Artifact[PseudoQueries], cut: Cut) -> None:
     """Raise UserError if a required score is missing."""
     required = [name for name in ("round_trip", "relevance") if getattr(cut, name) is not None]
-    for block in _blocks(queries.path, ["passage_id", "rank", "query", *required]):
+    for block in table_blocks(queries.path, PseudoQueries, ["passage_id", "rank", "query", *required]):
         for name in required:
             missing = block[name].is_null().to_numpy() & ~is_empty(block)
             if missing.any():
@@ -137,18 +137,13 @@ def _least(queries: Artifact[PseudoQueries], least: Threshold | Percentile | Non
         return None if least is None else least.threshold
 
     def scores() -> Iterator[NDArray[np.float32]]:
-        for block in _blocks(queries.path, ["query", "relevance"]):
+        for block in table_blocks(queries.path, PseudoQueries, ["query", "relevance"]):
             yield block["relevance"].filter(pa.array(~is_empty(block))).to_numpy()
 
     try:
         return percentile(scores, least.percentile)
     except ValueError:
         return 0.0  # every query is empty, whatever the score
-
-
-def _blocks(folder: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
-    for file in parts(folder):
-        yield from read_blocks(file, PseudoQueries, columns)
 
 
 def percentile(read: Callable[[], Iterable[NDArray[np.float32]]], percent: float) -> float:

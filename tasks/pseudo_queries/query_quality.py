@@ -21,7 +21,7 @@ from storage.external.database import Database
 from storage.files import write_atomically
 from storage.formats.ids import share
 from storage.pseudo_queries import Alongside, kept_queries
-from storage.rows import parts, read_blocks, read_rows, write_rows
+from storage.rows import read_rows, table_blocks, write_rows
 from storage.settings import Seed, Settings
 from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Quality, Queries, Run, passage_text
@@ -134,9 +134,8 @@ def round_trip_of_run(
 
 def read_columns(pseudo_queries: Artifact[PseudoQueries], columns: Sequence[str]) -> Iterator[Row]:
     """Yield the rows in order, with only these columns."""
-    for path in parts(pseudo_queries.path):
-        for block in read_blocks(path, PseudoQueries, columns):
-            yield from block.to_pylist()
+    for block in table_blocks(pseudo_queries.path, PseudoQueries, columns):
+        yield from block.to_pylist()
 
 
 def sample(passage_id: str, text: str, rows: Sequence[Row]) -> Row:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from storage.artifact import Artifact
-from storage.rows import parts, read_blocks
+from storage.rows import parts, table_blocks
 from storage.tables import Run
 from tasks.retrieval.ranking import Indices, ranges
 
@@ -29,16 +29,15 @@ SCHEMA = pa.schema([Run.schema.field(name) for name in ("passage_id", "score")])
 def query_blocks(run: Artifact[Run]) -> Iterator[pa.Table]:
     """Yield query_id, passage_id and score of a run, in order, in blocks that have all rows of their queries."""
     pending: list[pa.Table] = []
-    for path in parts(run.path):
-        for rows in read_blocks(path, Run, ["query_id", "passage_id", "score"]):
-            pending.append(rows)
-            if sum(map(len, pending)) >= ROWS_PER_BLOCK:
-                block = pa.concat_tables(pending)
-                queries = pc.run_end_encode(block["query_id"].combine_chunks())
-                end = queries.run_ends[-2].as_py() if len(queries.run_ends) > 1 else 0
-                if end:
-                    yield block[:end]
-                pending = [block[end:]]
+    for rows in table_blocks(run.path, Run, ["query_id", "passage_id", "score"]):
+        pending.append(rows)
+        if sum(map(len, pending)) >= ROWS_PER_BLOCK:
+            block = pa.concat_tables(pending)
+            queries = pc.run_end_encode(block["query_id"].combine_chunks())
+            end = queries.run_ends[-2].as_py() if len(queries.run_ends) > 1 else 0
+            if end:
+                yield block[:end]
+            pending = [block[end:]]
     if pending:
         yield pa.concat_tables(pending)
 

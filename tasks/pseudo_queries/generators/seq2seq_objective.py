@@ -58,14 +58,6 @@ class Seq2SeqObjective(LocalObjective):
         target_N = batch.targets.ids[:, 1:].flatten().index_select(0, batch.predicted)
         return (), {"cross_entropy": cross_entropy(logits_NV.float(), target_N)}
 
-    def state_dict(self, *args: Any, **keywords: Any) -> dict[str, Any]:  # type: ignore[override]
-        """Return the weights; tied weights occur once, since safetensors cannot store a tensor twice."""
-        return {name: parameter.detach() for name, parameter in self.named_parameters()}
-
-    def load_state_dict(self, state_dict: Any, *args: Any, **keywords: Any) -> Any:
-        """Load the weights that `state_dict` returned."""
-        return super().load_state_dict(state_dict, strict=False)
-
 
 def additive_mask(mask_BL: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what attention adds to its logits [B, 1, 1, L]: 0 at tokens, the least number of the type at padding.
