@@ -19,7 +19,9 @@ import time
 from collections.abc import Iterator
 from typing import NoReturn
 
-from storage.errors import DamagedArtifact, UserError, one_line, wrong_path
+from pydantic import ValidationError
+
+from storage.errors import DamagedArtifact, UserError, one_line, quoted, wrong_path
 from storage.files import limit_reached
 from storage.store.locks import LeaseLost
 from tasks.runtime.signals import is_saving, unwind_on_sigterm
@@ -94,7 +96,7 @@ def reason(error: BaseException) -> tuple[str, int]:
     if isinstance(error, LeaseLost | ServerLost | DamagedArtifact):
         return str(error), 1
     if getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message"):  # a usage error
-        return error.format_message().replace("Value error, ", ""), 2  # Typer has pydantic's words for a choice
+        return _usage(error.format_message(), error.__cause__), 2
     if isinstance(error, BrokenPipeError) and _output_is_closed():
         return "", 1
     if line := wrong_path(error):
@@ -102,6 +104,15 @@ def reason(error: BaseException) -> tuple[str, int]:
     if limit := limit_reached(error):
         return f"{getattr(error, 'filename', None) or 'this command'}: {limit}", 2
     return f"{type(error).__name__}: {error} (PRETRIEVE_TRACEBACK=1 shows where)", 1
+
+
+def _usage(message: str, cause: BaseException | None) -> str:
+    """Return the message of a usage error with the value that was found; Typer has pydantic's words for a value."""
+    if not isinstance(cause, ValidationError):
+        return message
+    found = quoted(cause.errors()[0]["input"])
+    message = message.replace("Value error, ", "")
+    return message if found in message else f"{message}; found {found}"
 
 
 def _output_is_closed() -> bool:
