@@ -25,7 +25,7 @@ TITLES = ("title", "headline", "name")
 IDS = ("_id", "id", "doc_id", "docid", "docno", "pid")
 PAGES = (".html", ".htm", ".xhtml")
 PLAIN = (".txt", ".text", ".md", ".markdown")
-TEXT_FILES = "a folder of text files"
+BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
 
 Row = tuple[str, Mapping[str, Any]]
 
@@ -34,7 +34,7 @@ def kind(path: Path) -> str:
     """Return the form of a collection in words. Raises UserError for a path that is none."""
     if path.is_dir():
         if plain_or_gzipped(path / "corpus.jsonl"):
-            return "a folder in BEIR's layout"
+            return BEIR_FOLDER
         if any(_text_files(path)):
             return TEXT_FILES
         raise UserError(
@@ -51,12 +51,20 @@ def kind(path: Path) -> str:
     return f"a file of {names[ending]}"
 
 
+def files(path: Path) -> list[Path]:
+    """Return the files from which the documents are read. Raises UserError for a path that is no collection."""
+    form = kind(path)
+    if form == BEIR_FOLDER:
+        return beir.files(path, "corpus", None)
+    return _text_files(path) if form == TEXT_FILES else [path]
+
+
 def read_documents(path: Path) -> Iterator[TextRow]:
     """Yield the documents of a collection in its order. Raises UserError with file and row for what cannot be read."""
     form = kind(path)
-    if form == "a folder in BEIR's layout":
+    if form == BEIR_FOLDER:
         yield from beir.texts(path, "corpus")
-    elif path.is_dir():
+    elif form == TEXT_FILES:
         yield from _of_files(path)
     else:
         yield from _of_rows(path, form)

@@ -226,11 +226,13 @@ def _from_hub(name: str) -> Source:
     try:
         folder = Path(snapshot_download(name, ignore_patterns=unused, local_files_only=offline))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        if offline:
+        if isinstance(error, HFValidationError):
+            why = "no model on a hub can have this name"
+        elif offline:
             why = "the local hub cache has no such model either (a run asks the hub)"
         elif HF_HUB_OFFLINE:
             why = "HF_HUB_OFFLINE=1 limits the search to the local hub cache, which has no such model"
-        elif isinstance(error, HFValidationError | HfHubHTTPError):
+        elif isinstance(error, HfHubHTTPError):
             why = f"the hub did not give it ({type(error).__name__})"
         else:
             why = f"the hub cannot be reached ({type(error).__name__})"

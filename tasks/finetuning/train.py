@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -169,9 +169,7 @@ def check(
         "encode.query_max_tokens": encoding.query_max_tokens,
         "encode.passage_max_tokens": encoding.passage_max_tokens,
     }
-    for key, tokens in limits.items():
-        if tokens > model.encoder.num_positions:
-            raise UserError(f"{key}: expected at most {model.encoder.num_positions}, found {tokens}")
+    _check_lengths(limits, model)
 
 
 def begin(folder: Path, settings: Training) -> Retriever:
@@ -181,10 +179,16 @@ def begin(folder: Path, settings: Training) -> Retriever:
     except ValueError as error:
         raise UserError(f"train.retriever: {error}") from None
     check_below("train.matryoshka", settings.matryoshka, model.dense_size)
-    longest, positions = max(settings.query_max_tokens, settings.passage_max_tokens), model.encoder.num_positions
-    if longest > positions:
-        raise UserError(f"train: max_tokens: expected at most {positions}, found {longest}")
+    lengths = {"query": settings.query_max_tokens, "passage": settings.passage_max_tokens}
+    _check_lengths({f"train.{kind}_max_tokens": tokens for kind, tokens in lengths.items()}, model)
     return model
+
+
+def _check_lengths(limits: Mapping[str, int], model: Retriever) -> None:
+    """Raise UserError for a length, by its key in the recipe, that the model's positions do not reach."""
+    for key, tokens in limits.items():
+        if tokens > model.encoder.num_positions:
+            raise UserError(f"{key}: expected at most {model.encoder.num_positions}, found {tokens}")
 
 
 def save_retriever(model: Retriever, out: Path, *, tokenizer: Path) -> None:

@@ -155,7 +155,9 @@ def test_wrong_requests_end_with_one_line(folder: Path, tmp_path: Path) -> None:
     assert "name your collection" in refused("adapt", str(folder / "nothing"), "--out", out)
     assert "above 0" in refused("adapt", str(folder / "texts.jsonl"), "--hours", "0", "--out", out)
     assert "an empty one" in refused("adapt", str(folder / "texts.jsonl"), "--out", str(folder))
-    assert "neither a folder" in refused("adapt", str(folder / "texts.jsonl"), "--start", "./gone", "--out", out)
+    assert "no folder on this machine, and no model on a hub can have this name" in refused(
+        "adapt", str(folder / "texts.jsonl"), "--start", "./gone", "--out", out
+    )
 
 
 @pytest.mark.parametrize("option", ["--teacher", "--generator"])

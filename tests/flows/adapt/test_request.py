@@ -22,7 +22,7 @@ def test_a_folder_of_texts_has_neither_output_nor_store_in_it(tmp_path: Path, mo
     with pytest.raises(UserError, match="--store artifacts: is in the collection"):
         check(Request(Path(), Path("../adapted")), Path("artifacts"))
     (texts / "corpus.jsonl").write_text("")  # BEIR's layout, of which one file has the documents
-    with pytest.raises(UserError, match="neither a folder"):
+    with pytest.raises(UserError, match="no folder on this machine"):
         check(Request(Path(), Path("adapted"), start="./none"), Path("artifacts"))
 
 

@@ -66,6 +66,26 @@ def test_a_dry_run_counts_what_the_build_generates(
     assert {row["passage_id"] for row in read_rows_of_newest(store)} == {f"{name}#0" for name in ADDED}
 
 
+@pytest.mark.slow
+def test_the_queries_of_a_csv_file_are_those_of_the_same_documents_in_beirs_layout(
+    changes: list[str], store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "documents.csv"
+    file.write_text("".join(f"{name},{text}\n" for name, text in {"id": "text", **DOCUMENTS}.items()))
+
+    def built(*more: str) -> list[tuple[str, str]]:
+        options = [part for change in (*changes, *more) for part in ("--set", change)]
+        ended = command(capsys, "queries", "build", NAME, *options, "--store", store.root)
+        assert ended.code == 0, ended.err
+        return [(row["passage_id"], row["query"]) for row in read_rows_of_newest(store)]
+
+    expected = built()
+    assert built("dataset.reader=texts", f"dataset.path={file}") == expected
+    assert {passage for passage, _ in expected} == {f"{name}#0" for name in DOCUMENTS}
+    refused = command(capsys, "queries", "build", NAME, "--set", f"dataset.path={file}", "--store", store.root)
+    assert f"{file}: expected a folder in BEIR's layout; a file of texts needs dataset.reader=texts" in refused.err
+
+
 def read_rows_of_newest(store: Store) -> list[dict[str, Any]]:
     newest = max((store.root / "generate_queries").glob("*"), key=lambda folder: folder.stat().st_mtime)
     return list(read_rows(Artifact("generate_queries", newest.name, newest), PseudoQueries))
