@@ -16,8 +16,8 @@ from storage.formats.records import TextRow
 def no_topics(path: Path, reader: str) -> NoReturn:
     """Raise UserError: the collection has texts only."""
     raise UserError(
-        f"{path}: {reader} has texts only; name it in the recipe's corpora.pretrain_from, and as dataset a collection "
-        "with queries"
+        f"{path}: the loader {reader} has no queries; use it for `pretrieve queries build`, or name it in the recipe's "
+        "corpora.pretrain_from, and as dataset a collection with queries"
     )
 
 

@@ -39,5 +39,5 @@ def test_every_form_gives_the_same_rows_and_names_what_was_read(tmp_path: Path) 
 
 def test_there_are_no_queries(tmp_path: Path) -> None:
     for ask in (loader.queries, loader.qrels):
-        with pytest.raises(UserError, match="texts has texts only"):
+        with pytest.raises(UserError, match="the loader texts has no queries"):
             ask(tmp_path, "train")

@@ -147,8 +147,8 @@ def test_a_download_that_is_not_finished_is_not_read(dump: Path, joined: bool) -
 @pytest.mark.parametrize("reader", [wikipedia, bookcorpus, wikipedia_bookcorpus, wikipedia_bookcorpus_msmarco])
 def test_there_are_no_queries(reader: Any, tmp_path: Path) -> None:
     expected = (
-        f"{tmp_path}: {reader.__name__.rpartition('.')[2]} has texts only; name it in the recipe's "
-        "corpora.pretrain_from, and as dataset a collection with queries"
+        f"{tmp_path}: the loader {reader.__name__.rpartition('.')[2]} has no queries; use it for `pretrieve queries "
+        "build`, or name it in the recipe's corpora.pretrain_from, and as dataset a collection with queries"
     )
 
     assert complaint(lambda: reader.queries(tmp_path, "train")) == expected
