@@ -81,7 +81,7 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     p_values = {(id(group), system): p for (group, system), p in zip(compared, corrected, strict=True)}
     cells = [line for group in listed for line in _lines(group, p_values)]
     against = table(
-        ("collection", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
+        ("collection", "start", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
     return f"{answer(listed)}\n\n{table(HEADER, cells)}\n{against}\n{agreement(rows)} {cost(rows)}\n"
 
@@ -152,7 +152,7 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
         for mean, p in zip(means, corrected, strict=True)
     ]
     for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
-        yield [group.rows[0]["collection"], *returned, *hybrid]
+        yield [group.rows[0]["collection"], start_name(group.rows[0]), *returned, *hybrid]
 
 
 def _hybrids(group: Group) -> str:

@@ -86,7 +86,7 @@ def test_the_returned_models_and_the_hybrid_are_compared_with_bm25(
         values = {"query_id": ["a", "b", "c", "d"], "start": np.full(4, 0.25), "adapted": adapted}
         pq.write_table(pa.table(values | {"bm25": np.full(4, 0.5), "hybrid": 0.5 + hybrid}), values_file(row))
 
-    [[name, returned, _, fused, p]] = against_bm25(groups(rows))
+    [[name, _, returned, _, fused, p]] = against_bm25(groups(rows))
 
     # Seed 1 returned `adapted`, 0.15 above BM25, and seed 2 the start, 0.25 below it.
     assert (name, returned.split()[0], fused.split()[0]) == ("covid-qa", "−0.050", "+0.150")
