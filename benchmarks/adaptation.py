@@ -94,18 +94,17 @@ def measured(request: Request, collection: Path, store: Store) -> tuple[dict[str
     checkpoints = checkpoints_of(request, store)
     start, judged = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
     settings = suite(start, [judged], request.name)
-    systems: dict[str, System] = {START: _retriever(request.start, store)}
-    systems |= {name: _retriever(checkpoints[name], store) for name in size.candidates}
-    best = done.decision.winner if done.decision.gained else size.candidates[0]
-    fused = _retriever(checkpoints[best], store)
-    systems |= {"bm25": Bm25System(settings.bm25), HYBRID: Hybrid(Bm25System(settings.bm25), fused)}
+    retrievers = {START: _retriever(request.start, store)}
+    retrievers |= {name: _retriever(checkpoints[name], store) for name in size.candidates}
+    returned, bm25 = done.decision.winner, Bm25System(settings.bm25)
+    systems: dict[str, System] = {**retrievers, "bm25": bm25, HYBRID: Hybrid(bm25, retrievers[returned])}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
         metrics = evaluate_collection(settings, judged, systems)
     row = {
         "collection": collection.name.rpartition("-")[0], "documents": report["survey"]["documents"],
         "start": request.start, "seed": request.seed, "size": size.name, "train": report["counts"]["train"],
         "heldout": report["counts"]["heldout"], "cpu_seconds": _cpu_seconds(request, store),
-        "winner": done.decision.winner, "hybrid_of": best, "lengths": encoding(start).limits,
+        "winner": returned, "lengths": encoding(start).limits,
         "systems": _values(metrics.path, size.candidates, done.out),
         "keys": {"run": report["run"], "real": metrics.reference},
     }  # fmt: skip

@@ -156,8 +156,8 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
 
 
 def _hybrids(group: Group) -> str:
-    """Return the systems with which BM25 was fused: the returned one, or else the first candidate."""
-    return ", ".join(dict.fromkeys(row["hybrid_of"] for row in group.rows))
+    """Return the systems with which BM25 was fused: those that the runs returned."""
+    return ", ".join(dict.fromkeys(row["winner"] for row in group.rows))
 
 
 def _pseudo(group: Group, system: str) -> str:

@@ -48,7 +48,7 @@ def run(seed: int, winner: str, real: tuple[float, float], pseudo: tuple[float, 
     }  # fmt: skip
     return {
         "collection": "covid-qa", "documents": 9, "start": "package:tiny/model", "seed": seed, "size": "medium",
-        "requested_size": "medium", "requested": 9, "winner": winner, "hybrid_of": "adapted", "cpu_seconds": 60 * seed,
+        "requested_size": "medium", "requested": 9, "winner": winner, "cpu_seconds": 60 * seed,
         "systems": {"start": {"value": 0.4, "queries": 4}, "adapted": adapted},
     }  # fmt: skip
 
