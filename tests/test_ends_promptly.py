@@ -16,7 +16,8 @@ import pytest
 from storage.store.store import Store
 from tests import prefect_database, warm
 from tests.attempts import RESUMES, Attempt
-from tests.services.servers import PATIENCE, free_port
+from tests.ports import free_port
+from tests.services.servers import PATIENCE
 
 TERMINATED = (-signal.SIGTERM, [f"pretrieve: ended by SIGTERM; {RESUMES}"])
 

@@ -41,6 +41,8 @@ class Background:
     """Its address; empty for a worker."""
     command: Sequence[str] = ()
     """The command that started it."""
+    log_offset: int = 0
+    """The byte of its log at which its own output begins; before are earlier processes of this name."""
 
     @property
     def port(self) -> int:
@@ -78,10 +80,11 @@ def start(
     """Start a command in a session of its own, and record it."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
+        offset = file.tell()
         process = subprocess.Popen(
             command, cwd=PROJECT, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
         )
-    service = Background(name, process.pid, start_moment(process.pid), url, command)
+    service = Background(name, process.pid, start_moment(process.pid), url, command, offset)
     try:
         write_atomically(folder / f"{name}.json", json.dumps(asdict(service)))
     except OSError:

@@ -45,6 +45,7 @@ SUPERVISOR, NOTIFIER = "supervisor", "notifier"
 WATCHERS = {SUPERVISOR, NOTIFIER}
 SECONDS_TO_START = 300.0  # an idle machine takes ten
 POLL_SECONDS = 0.5
+ERROR = " | ERROR "  # in a line of Prefect's logs
 
 
 def up(store: Path, port: int | None, reports_port: int | None, database: str | None = None) -> None:
@@ -200,16 +201,18 @@ def _wait(paths: ServicePaths, service: Background, ready: Callable[[], bool]) -
         if is_terminal:
             print(f"\r{service.name}: starting ({seconds:.0f} s)", end="", file=sys.stderr, flush=True)
         if not service.process():
-            raise UserError(f"{service.name} ended: {_last_line(paths, service)}; see {paths.log(service.name)}")
+            raise UserError(f"{service.name} ended: {_reason(paths, service)}; see {paths.log(service.name)}")
         if seconds > SECONDS_TO_START:
             raise UserError(f"{service.name} did not start in {SECONDS_TO_START:.0f} s; see {paths.log(service.name)}")
         time.sleep(POLL_SECONDS)
     print(f"\r{service.name}: runs" + " " * 20 if is_terminal else f"{service.name}: runs", file=sys.stderr, flush=True)
 
 
-def _last_line(paths: ServicePaths, service: Background) -> str:
-    lines = paths.log(service.name).read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "no output"
+def _reason(paths: ServicePaths, service: Background) -> str:
+    """Return the first line of a service's output that is an error, since others follow from it; else the last."""
+    output = paths.log(service.name).read_bytes()[service.log_offset :]
+    lines = output.decode(errors="replace").strip().splitlines()
+    return next((line for line in lines if ERROR in line), lines[-1] if lines else "no output")
 
 
 def _print_addresses(

@@ -19,8 +19,9 @@ from typing import Any
 
 import yaml
 
+from tests.ports import free_port
 from tests.services.own_postgres import BINARIES
-from tests.services.servers import ROOT, WHEEL, Service, free_port, start
+from tests.services.servers import ROOT, WHEEL, Service, start
 
 FILE = ROOT / "docker-compose.yml"
 VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::([-?])((?:[^{}]|\$\{[^{}]*\})*))?\}")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.services.servers import Service, free_port, start, wait_for
+from tests.ports import free_port
+from tests.services.servers import Service, start, wait_for
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))  # Debian's; not on the PATH
 

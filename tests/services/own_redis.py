@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
+
 PASSWORD = "s3cret-word"
-
-
-def free_port() -> int:
-    with socket.socket() as results:
-        results.bind(("127.0.0.1", 0))
-        return int(results.getsockname()[1])
 
 
 @dataclass

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import httpx
 
 from tests import prefect_database, warm
+from tests.ports import free_port
 from tests.warm import ROOT, WHEEL
 
 T = TypeVar("T")
@@ -84,14 +84,6 @@ def environment(home: Path, **more: str) -> dict[str, str]:
         "PYTHONPATH": str(ROOT), "HOME": str(home), "PREFECT_HOME": str(home / "prefect"), "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "PRETRIEVE_COLLECTIONS": str(WHEEL.parent),
     } | more  # fmt: skip
-
-
-def free_port() -> int:
-    """A port of loopback on which no process listens now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 0.5) -> T:

@@ -18,8 +18,9 @@ import httpx
 import pytest
 
 from flows.prefect_server.processes import with_environment
+from tests.ports import free_port
 from tests.services.browser import CHROMIUM
-from tests.services.servers import PRETRIEVE, call, environment, free_port
+from tests.services.servers import PRETRIEVE, call, environment
 
 CONNECT = """
 import socket, sys

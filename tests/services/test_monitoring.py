@@ -17,12 +17,12 @@ import pytest
 import yaml
 
 from storage.store.store import Store
+from tests.ports import free_port
 from tests.services.servers import (
     PRETRIEVE,
     ROOT,
     Service,
     environment,
-    free_port,
     start,
     start_run,
     stopping,

@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from tests import warm
+from tests.ports import free_port
 from tests.services.servers import (
     PRETRIEVE,
     ROOT,
     Service,
     call,
     environment,
-    free_port,
     post,
     register,
     run_of,

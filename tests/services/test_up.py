@@ -15,13 +15,13 @@ import psutil
 import pytest
 
 from flows.prefect_server.processes import running, with_environment
+from tests.ports import free_port
 from tests.services.lab import CHANGES, long_training
 from tests.services.servers import (
     PRETRIEVE,
     WHEEL,
     call,
     environment,
-    free_port,
     online,
     post,
     run_of,

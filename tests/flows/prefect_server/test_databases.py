@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import stat
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from flows.prefect_server.databases import ADDRESS, MANY_LOCKED, choose_database, sqlite_warning
 from flows.prefect_server.services import DATABASE, ServicePaths, service_environment, worker_environment
 from storage.errors import UserError
+from tests.ports import free_port
 from tests.services.own_postgres import BINARIES, postgres
 
 
@@ -19,12 +19,6 @@ def paths(tmp_path: Path) -> ServicePaths:
     built = ServicePaths(tmp_path)
     built.folder.mkdir(parents=True)
     return built
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import fcntl
 import http.server
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from flows.prefect_server.processes import running, start_moment
 from flows.prefect_server.services import ServicePaths
 from flows.prefect_server.up import only_one, up
 from storage.errors import UserError
+from tests.ports import free_port
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -60,13 +60,6 @@ def note(paths: ServicePaths, name: str, process: subprocess.Popen[bytes], port:
     (paths.folder / f"{name}.json").write_text(json.dumps(row))
 
 
-def free_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
-
-
 def test_a_second_command_says_that_it_waits(paths: ServicePaths, capsys: pytest.CaptureFixture[str]) -> None:
     entered, output = threading.Event(), ""
     with (paths.folder / "lock").open("w") as first:
@@ -98,6 +91,19 @@ def test_a_report_server_that_ends_at_once_is_an_error(tmp_path: Path, monkeypat
     )
 
     with pytest.raises(UserError, match="reports ended: no pages"):
+        up(tmp_path, free_port(), free_port())
+
+
+def test_the_reason_of_a_service_that_ends_is_its_first_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "starts\n10:00 | ERROR   | uvicorn - address already in use\n10:01 | ERROR   | uvicorn - Exiting.\nends"
+    monkeypatch.setattr(
+        flows.prefect_server.up, "reports_command", lambda *_: [sys.executable, "-c", f"raise SystemExit({lines!r})"]
+    )
+
+    with pytest.raises(UserError, match=r"reports ended: .*address already in use; see"):
+        up(tmp_path, free_port(), free_port())
+    lines = lines.replace("address already in use", "no room")
+    with pytest.raises(UserError, match=r"reports ended: .*no room; see"):  # not what an earlier one said
         up(tmp_path, free_port(), free_port())
 
 

@@ -20,6 +20,7 @@ from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training import loop
 from tests import warm
+from tests.ports import free_port
 from tests.tasks import together
 from tests.tasks.forked_processes import fork_ranks
 from tests.tasks.runtime.test_signals import last_step, saved_checkpoints, slow_down, wait_for_steps
@@ -48,12 +49,6 @@ wanted = Execution(threads=1, device="cpu", hosts=2, rendezvous=sys.argv[2], tru
 with session(Session(store, wanted)):
     ranks.run_together(test_heartbeat.slowly, store.begin("made", "k1"), (), test_heartbeat.TRAINING, store)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as results:
-        results.bind(("127.0.0.1", 0))
-        return int(results.getsockname()[1])
 
 
 def slowly(out: Path, *, settings: together.TrainingSettings) -> None:

@@ -12,8 +12,8 @@ from tasks.runtime.heartbeat import rendezvous_address
 from tasks.runtime.ranks import run_together
 from tasks.session import Execution, Session, session
 from tests import warm
+from tests.ports import free_port
 from tests.tasks import together
-from tests.tasks.runtime.test_heartbeat import free_port
 
 
 def on_trusted_network(rendezvous: str | None) -> Execution:
