@@ -111,10 +111,11 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	  echo "making $(VENV) with $$("$$found" --version)"; \
 	  "$$found" -m venv --clear $(VENV); \
 	fi
-	@echo "installing the packages of requirements-dev.lock (about 3 GB on disk; a few minutes)"
+	@echo "installing the packages of requirements-dev.lock (about 4 GB on disk; a few minutes, more on a busy machine)"
 	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@$(BIN)/python -m pip check
+	@echo "$(VENV) is ready; use it with: . $(BIN)/activate"
 	@rm -f $(VENV)/.made-from-*
 	@touch $@
 

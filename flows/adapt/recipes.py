@@ -5,16 +5,15 @@ The base is `small/retro_mae`: RetroMAE needs no pairs, so it pre-trains on the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.hours import MachineHours
 from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
@@ -30,7 +29,6 @@ METRIC = "nDCG@10"
 PAIRS_PER_QUERY = 20  # at most, that a teacher scores
 COSINE_TEMPERATURE = 0.05  # as sentence-transformers scales cosines by 20
 MOST_THREADS = 8
-EFFICIENCY = 0.35  # of a matrix product's speed, in an encoder with its texts of several lengths
 START, FIRST, SECOND, PRETRAINED = "start", "adapted_bm25", "adapted_mined", "adapted_pretrained"
 
 
@@ -187,13 +185,13 @@ class Numbers:
     train_queries: int
 
 
-def estimated_hours(file: Path, store: Store, known: Numbers, flops_per_second: float) -> float:
-    """Return the hours that a recipe's encoders take at this speed, with every text at its full length."""
+def estimated_hours(file: Path, store: Store, known: Numbers) -> float:
+    """Return the hours that a recipe's encoders take on this machine, with every text at its full length."""
     recipe, _ = load_recipe(str(file))
     steps = list(planned(recipe, file.stem, store).done.values())
-    estimate = CostEstimate(recipe, steps)
-    costs = [estimate.of(step, _number(step, estimate, known)) for step in steps if passes_texts(step)]
-    return sum(cost.flops for cost in costs if cost) / flops_per_second / 3600
+    estimate, machine = CostEstimate(recipe, steps), MachineHours(store, recipe.execution)
+    costs = [(step, estimate.of(step, _number(step, estimate, known))) for step in steps if passes_texts(step)]
+    return sum(machine.of(step, cost) for step, cost in costs if cost)
 
 
 def _number(step: Done, estimate: CostEstimate, known: Numbers) -> int:
@@ -204,17 +202,3 @@ def _number(step: Done, estimate: CostEstimate, known: Numbers) -> int:
     if step.stage in ("score", "rerank"):
         return known.train_queries * PAIRS_PER_QUERY
     return known.passages
-
-
-def measured_flops(size: int = 1024, seconds: float = 0.5) -> float:
-    """Return the FLOPs per second of encoders on this machine, from its matrix products in float32."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    matrix = torch.from_numpy(np.ones((size, size), np.float32)).to(device)
-    float((matrix @ matrix).sum())
-    products, started = 0, time.perf_counter()
-    while time.perf_counter() - started < seconds:
-        float((matrix @ matrix)[0, 0])
-        products += 1
-    return EFFICIENCY * products * 2 * size**3 / (time.perf_counter() - started)

@@ -40,6 +40,7 @@ from storage.store.store import Store
 from storage.tables import PseudoQueries
 from tasks.retrieval.encode import views_and_max_tokens
 from tasks.retrieval.stated_model import stated_model
+from tasks.runtime.formatting import duration
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def _recipe(
         name = json.loads(chosen.read_text())["size"]
         print_line(f"recipe: {file} ({name}), chosen by an earlier call")
         return file, next(size for size in recipes.SIZES if size.name == name)
-    folder, speed = (request.out / data.TRAINING).resolve(), recipes.measured_flops()
+    folder = (request.out / data.TRAINING).resolve()
 
     def write(size: recipes.Size) -> None:
         content = recipes.recipe_content(request.name, folder, start, size, language)
@@ -166,8 +167,8 @@ def _recipe(
     hours: dict[recipes.Size, float] = {}
     for size in recipes.sizes(request.size):
         write(size)
-        hours[size] = recipes.estimated_hours(file, store, known, speed)
-        print_line(f"plan {size.name!r}: about {hours[size]:.2f} h at {speed:.1e} FLOPs per second")
+        hours[size] = recipes.estimated_hours(file, store, known)
+        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, if it is idle")
         if hours[size] <= request.hours or request.size:
             break
     else:

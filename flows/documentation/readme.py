@@ -102,7 +102,8 @@ def highlights() -> str:
     decisions = len(re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(), re.MULTILINE))
     points = [
         f"**Five papers, row by row.** Recipes measure {covered} of the {len(trained)} printed numbers of systems that "
-        f"the authors trained ([coverage](docs/coverage.md)); none has been run at the paper's size yet.",
+        f"the authors trained ([coverage](docs/coverage.md)); none has been run at the paper's size "
+        "yet, so none of these numbers is reproduced.",
         f"**What a paper leaves open is written down**: {decisions} decisions, with sources "
         f"([decisions](docs/fidelity.md)).",
         f"**Runs resume.** {storm['interruptions']} random interruptions, `kill -9` among them: all "

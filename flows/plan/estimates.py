@@ -80,12 +80,15 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
         needs = gpu_needs(estimate, steps, figures) if figures is not None else []
     unknown = without_key(steps)
     rows = [_of_stage(step, step.reference in unknown, store, estimate, history, machine) for step in steps]
-    notes = [*estimate.notes, *history.notes, *(machine.notes if machine else {}), *_without_hours(rows)]
+    notes = [*estimate.notes, *history.notes, *(machine.notes if machine else {}), *_without_hours(rows, needs)]
     return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs)
 
 
-def _without_hours(rows: Sequence[StageEstimate]) -> list[str]:
+def _without_hours(rows: Sequence[StageEstimate], needs: Sequence[Need]) -> list[str]:
+    """Return a line with the stages that have hours neither on this machine nor on the GPU."""
+    on_gpu = {need.stage for need in needs if need.hours is not None}
     stages = dict.fromkeys(row.stage for row in rows if not row.cached and row.hours is None)
+    stages = {stage: None for stage in stages if stage not in on_gpu}
     return [f"no hours are estimated for {', '.join(stages)}: no rate is known for them"] if stages else []
 
 

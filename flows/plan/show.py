@@ -20,6 +20,7 @@ from flows.terminal import Terminal, say, say_json
 from tasks.runtime.formatting import duration, in_units, short
 
 UNKNOWN = "?"
+MANY_HOURS = 100.0
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
 
@@ -63,6 +64,10 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     print(f"{len(plan.rows)} stages: {len(plan.rows) - missing} cached, {missing} to build; nothing was built")
     if total := total_time(plan.rows):
         print(total)
+        if gpu is None and hours_of(plan.rows) > MANY_HOURS:
+            say(
+                "these are hours of this machine: `--gpu NAME` gives those of a GPU, and recipes in small/ run on a CPU"
+            )
     say(legend(plan.rows))
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
@@ -108,10 +113,16 @@ def legend(rows: Sequence[StageEstimate]) -> str:
 
 def total_time(rows: Sequence[StageEstimate]) -> str:
     """Return the time of the stages to build, and how many have no estimate; empty where none has one."""
-    to_build = [row.hours for row in rows if not row.cached]
-    hours = [value for value in to_build if value is not None]
-    if not hours:
+    to_build = [row for row in rows if not row.cached]
+    known = sum(row.hours is not None for row in to_build)
+    if not known:
         return ""
-    time = f"{short(sum(hours))} hours" if sum(hours) >= 1 else duration(sum(hours) * 3600)
-    total = f"in total: ~{time}, for {len(hours)} of {len(to_build)} stages to build"
-    return total if len(hours) == len(to_build) else f"{total}; the others have no estimate"
+    hours = hours_of(rows)
+    time = f"{short(hours)} hours" if hours >= 1 else duration(hours * 3600)
+    total = f"in total: ~{time}, for {known} of {len(to_build)} stages to build"
+    return total if known == len(to_build) else f"{total}; the others have no estimate"
+
+
+def hours_of(rows: Sequence[StageEstimate]) -> float:
+    """Return the estimated hours of the stages to build."""
+    return sum(row.hours or 0.0 for row in rows if not row.cached)

@@ -108,7 +108,9 @@ def _json_file(path: Path, part: str) -> Path:
     if file := plain_or_gzipped(path / f"{part}.jsonl"):
         return file
     if path.is_file():
-        raise UserError(f"{path}: expected a folder in BEIR's layout; a file of texts needs dataset.reader=texts")
+        raise UserError(
+            f"{path}: expected a folder in BEIR's layout; for a file of texts add --set dataset.reader=texts"
+        )
     hint = "; where the corpus is split and retrieved, write `corpus` in the recipe" if part == "documents" else ""
     raise UserError(f"{path / part}.jsonl: no such file, nor {part}.jsonl.gz; expected a folder in BEIR's layout{hint}")
 

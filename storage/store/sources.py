@@ -108,8 +108,9 @@ def _mirrored(url: str) -> Path:
 
 
 def _base_folders() -> Iterator[Path]:
-    """Yield the working folder, $PRETRIEVE_COLLECTIONS and the project's own `data`."""
+    """Yield the working folder and its `data`, $PRETRIEVE_COLLECTIONS and the project's own `data`."""
     yield Path.cwd()
+    yield Path.cwd() / PROJECT_DATA.name
     if collections := os.environ.get("PRETRIEVE_COLLECTIONS"):
         yield Path(collections)
     yield PROJECT_DATA

@@ -111,10 +111,10 @@ def judged_queries(collection: DatasetLoader, path: Path, settings: Topics) -> l
     _note_absent(path, settings, "query", judged - present, judged)
     if not relevant:
         raise UserError(_empty_split(path, settings, "has no query with a relevant document"))
-    if dropped := len(judged) - len(rows):
+    if len(rows) < len(judged):
         print_line(
-            f"{settings.split}: {dropped:,} of {len(judged):,} judged queries have no relevant document"
-            f"{_of_slice(settings.fraction)} and are omitted"
+            f"{settings.split}: {len(rows):,} of {len(judged):,} judged queries are used; the others have no relevant "
+            f"document{_of_slice(settings.fraction)}"
         )
     return rows
 

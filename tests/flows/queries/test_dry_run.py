@@ -83,7 +83,9 @@ def test_the_queries_of_a_csv_file_are_those_of_the_same_documents_in_beirs_layo
     assert built("dataset.reader=texts", f"dataset.path={file}") == expected
     assert {passage for passage, _ in expected} == {f"{name}#0" for name in DOCUMENTS}
     refused = command(capsys, "queries", "build", NAME, "--set", f"dataset.path={file}", "--store", store.root)
-    assert f"{file}: expected a folder in BEIR's layout; a file of texts needs dataset.reader=texts" in refused.err
+    assert (
+        f"{file}: expected a folder in BEIR's layout; for a file of texts add --set dataset.reader=texts" in refused.err
+    )
 
 
 def read_rows_of_newest(store: Store) -> list[dict[str, Any]]:

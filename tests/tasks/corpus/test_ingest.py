@@ -62,7 +62,7 @@ def test_keeps_the_order_of_the_collection(collection: Path, store: Store, print
     assert rows(documents(collection), Documents) == [tuple(row.values()) for row in CORPUS]
     assert rows(queries, Queries) == [(f"q{i}", f"question {i}") for i in range(30)]  # q30 has no relevant document
     assert rows(qrels, Qrels) == [row for row in QRELS if row[0] != "q30"]
-    assert "dev: 1 of 31 judged queries have no relevant document and are omitted" in printed
+    assert "dev: 30 of 31 judged queries are used; the others have no relevant document" in printed
 
 
 def test_a_whole_split_keeps_judged_queries_without_a_relevant_document(collection: Path, store: Store) -> None:
