@@ -302,6 +302,8 @@ def test_an_absent_collection_is_named_with_the_command_that_gives_it(
         sources.locate("not-msmarco", "msmarco")
     with pytest.raises(UserError, match="`pretrieve fetch NAME DIR` fetches squad"):
         sources.locate("not-squad", "beir")
+    (tmp_path / "data" / "not-squad").mkdir(parents=True)
+    assert sources.locate("not-squad", "beir") == tmp_path / "data" / "not-squad"
     monkeypatch.setattr(squad_wikipedia, "NAME", "no-study")  # the real one may be in this repository's data/
     with pytest.raises(UserError, match="no-study; `pretrieve study data` writes it"):
         sources.locate("no-study", "beir")

@@ -1,6 +1,7 @@
 """What `pretrieve plan` prints: texts and numbers of each stage, and the sum of the hours."""
 
-from flows.plan.estimates import StageEstimate
+from flows.plan.estimates import StageEstimate, _without_hours
+from flows.plan.gpu_needs import Need
 from flows.plan.show import legend, stage_as_json, total_time
 
 
@@ -38,6 +39,15 @@ def test_the_hours_of_stages_to_build_are_added_up() -> None:
 
 def test_less_than_an_hour_is_given_in_minutes() -> None:
     assert total_time([row(0.076), row(0.07), row(0.0003)]) == "in total: ~8 min 47 s, for 3 of 3 stages to build"
+
+
+def test_stages_that_have_hours_on_the_gpu_are_not_listed_without_hours() -> None:
+    rows = [row(None), StageEstimate("mine", "", "0", False)]
+    known, unknown = (Need("encode", "", 1, "float32", 1, True, "", hours) for hours in (2.0, None))
+
+    assert _without_hours(rows, [known]) == ["no hours are estimated for mine: no rate is known for them"]
+    assert _without_hours(rows, [unknown]) == ["no hours are estimated for encode, mine: no rate is known for them"]
+    assert _without_hours(rows[:1], [known]) == []
 
 
 def test_the_legend_explains_the_signs_that_the_table_has() -> None:
