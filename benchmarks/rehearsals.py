@@ -1,6 +1,7 @@
 """The section of docs/scale.md about rehearsals, from what `pretrieve rehearse RECIPE --json` printed.
 
-`pretrieve rehearse came --json > benchmarks/results/rehearsal_came.json`, then `python -m benchmarks.scale`.
+`pretrieve rehearse came --passages 1000000 --queries 100 --limit 9000 --json > benchmarks/results/rehearsal_came.json`,
+then `python -m benchmarks.scale`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from flows.recipe.schema import STARTS, Recipe
 
 MOST_ROWS, WIDTH, SHARED_LAYERS = 64, 16, 1
 COLLECTION, ENCODER, GENERATOR, CROSS_ENCODER = "collection", "encoder", "generator", "cross_encoder"
-NEGATIVES, SUITE = "negatives.jsonl", "suite.yaml"
+TOKENIZER, NEGATIVES, SUITE = "tokenizer", "negatives.jsonl", "suite.yaml"
 
 
 def changes_for(recipe: Recipe[Any], folder: Path) -> list[str]:

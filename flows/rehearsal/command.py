@@ -17,6 +17,9 @@ def register(app: typer.Typer, panel: str) -> None:
 def rehearse(
     recipe: RecipeName,
     passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
+    queries: Annotated[
+        int | None, typer.Option(metavar="N", help="At most N train queries; else one for 16 passages.", min=1)
+    ] = None,
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="The most time of each stage.")] = 1_800,
     changes: Changes = None,
     as_json: AsJson = False,
@@ -28,4 +31,4 @@ def rehearse(
     """
     from flows.rehearsal.rehearse import rehearse as rehearse_recipe
 
-    rehearse_recipe(recipe, passages, limit, changes or [], as_json)
+    rehearse_recipe(recipe, passages, queries, limit, changes or [], as_json)

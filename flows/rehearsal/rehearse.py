@@ -25,6 +25,7 @@ from flows.rehearsal.changes import (
     GENERATOR,
     NEGATIVES,
     SUITE,
+    TOKENIZER,
     changes_for,
 )
 from flows.rehearsal.measurement import (
@@ -35,7 +36,15 @@ from flows.rehearsal.measurement import (
     problems_of,
     reset_peak_memory,
 )
-from flows.rehearsal.synthetic import tokenizer_folder, write_collection, write_negatives, write_suite
+from flows.rehearsal.synthetic import (
+    QUERY_EVERY,
+    Size,
+    Splits,
+    write_collection,
+    write_negatives,
+    write_suite,
+    write_tokenizer,
+)
 from flows.rehearsal.tables import stages_table, steps_table
 from flows.rehearsal.time_limit import OverTime, time_limit
 from flows.rehearsal.true_shapes import TrueShapes, TrueStep
@@ -55,10 +64,14 @@ MEMORY_SHARE = 6  # a step of true shapes takes at most a sixth of the machine's
 STEP_SECONDS = 60.0  # the most that its measurement takes
 
 
-def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_json: bool) -> None:
+def rehearse(
+    name: str, passages: int, queries: int | None, limit: float, changes: Sequence[str], as_json: bool
+) -> None:
     """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks.
 
-    A stage that takes longer than `limit` seconds ends the rehearsal; the table then has the stages before it.
+    There is a train query for every sixteenth passage, but at most `queries`. A stage that takes longer than `limit`
+    seconds ends the rehearsal; the table then has the stages before it. The smallest possible run comes first, and is
+    not measured: a process compiles its kernels and starts Java only once.
     """
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
@@ -66,12 +79,15 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     known = num_passages(recipe)
     full = known or passages
     sizes = passages // SHARE, passages
+    query_every = max(QUERY_EVERY, -(-passages // queries)) if queries else QUERY_EVERY
+    inputs = Inputs(recipe, path, changes, query_every)
     progress = unwrapped(stderr=True)
+    _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
     runs: list[Run] = []
     for size in sizes:  # the larger size would exceed the limit where the smaller does
         most = len(runs[0].calls) if runs else None
-        runs.append(_measure(recipe, path, changes, size, Bounds(limit, most), progress.print))
-    true_steps, impossible = _true_steps(recipe, path)
+        runs.append(_measure(inputs, size, Bounds(limit, most), progress.print))
+    true_steps, impossible = _true_steps(recipe, path, progress.print)
     number = min(len(run.calls) for run in runs)
     small, large = (by_stage_and_round(run.calls[:number]) for run in runs)
     stages = [extrapolate(one, other, sizes, full) for one, other in zip(small, large, strict=True)]
@@ -83,7 +99,7 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
         problems.append(f"the size of {collection} is not known here: numbers are for {passages:,} passages")
     problems += [run.unfinished for run in runs if run.unfinished]
     if as_json:
-        say_json({"recipe": path.stem, "passages": list(sizes), "full": full,
+        say_json({"recipe": path.stem, "passages": list(sizes), "query_every": query_every, "full": full,
                   "stages": [dataclasses.asdict(stage) for stage in stages],
                   "steps": [dataclasses.asdict(step) for step in true_steps], "problems": problems})  # fmt: skip
         return
@@ -95,6 +111,11 @@ def rehearse(name: str, passages: int, limit: float, changes: Sequence[str], as_
     say(
         "seconds and memory are measured with tiny models; hours are of one process, and blank where a real model works"
     )
+    if query_every > QUERY_EVERY:
+        say(
+            f"one passage in {query_every:,} has a train query, one in 17 of MS MARCO's: with its queries, search, "
+            f"label_passages and mine take about {query_every / 17:,.0f} times as long"
+        )
     if true_steps:
         console.print(steps_table(true_steps))
         say("steps have the recipe's model, lengths and precision, random weights, and the chunk that fits here")
@@ -130,23 +151,29 @@ class Run:
     """A line about the stage that took too long, after which nothing was run."""
 
 
-def _measure(
-    recipe: Recipe[Any],
-    path: Path,
-    changes: Sequence[str],
-    passages: int,
-    bounds: Bounds,
-    report: Callable[[str], None],
-) -> Run:
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """The recipe of a rehearsal, and how many queries its synthetic collection has."""
+
+    recipe: Recipe[Any]
+    path: Path
+    """The recipe's file."""
+    changes: Sequence[str]
+    """The user's changes of the recipe, as `--set` takes them."""
+    query_every: int
+    """The number of passages for one train query."""
+
+
+def _measure(inputs: Inputs, passages: int, bounds: Bounds, report: Callable[[str], None]) -> Run:
     """Build the stages of the recipe within the bounds, in a temporary store."""
     with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name:
         folder = Path(name)
         report(f"{passages:,} synthetic passages …")
-        _write_inputs(recipe, folder, passages)
-        rehearsed, _ = load_recipe(str(path), [*changes, *changes_for(recipe, folder)])
+        _write_inputs(inputs, folder, passages)
+        rehearsed, _ = load_recipe(str(inputs.path), [*inputs.changes, *changes_for(inputs.recipe, folder)])
         execution = rehearsed.execution.model_copy(update={"workers": 1, "processes": 1})
         store = Store.open_or_new(folder / "store")
-        plan = planned(rehearsed, path.stem, store)
+        plan = planned(rehearsed, inputs.path.stem, store)
         current, run = Session(store, execution, print_line=report), Run([])
         with session(current):
             for reference, job in islice(plan.jobs.items(), bounds.stages):
@@ -168,29 +195,33 @@ def _measure(
         return run
 
 
-def _write_inputs(recipe: Recipe[Any], folder: Path, passages: int) -> None:
+def _write_inputs(inputs: Inputs, folder: Path, passages: int) -> None:
     """Write everything that the rehearsed recipe reads: the collection, tiny models, negatives and a suite."""
-    write_collection(folder / COLLECTION, passages, recipe.dataset.train_split, recipe.dataset.eval_splits)
-    tokenizer = tokenizer_folder()
+    recipe, tokenizer = inputs.recipe, folder / TOKENIZER
+    size = Size(passages, inputs.query_every)
+    splits = Splits(recipe.dataset.train_split, recipe.dataset.eval_splits)
+    write_collection(folder / COLLECTION, write_tokenizer(tokenizer), size, splits)
     write_encoder(folder / ENCODER, tokenizer)
     if recipe.queries is not None:
         write_generator(folder / GENERATOR, tokenizer)
     if recipe.teacher is not None:
         write_cross_encoder(folder / CROSS_ENCODER, tokenizer, folder / ENCODER)
     if any(round_.given is not None for round_ in recipe.rounds):
-        write_negatives(folder / NEGATIVES, passages)
+        write_negatives(folder / NEGATIVES, size)
     if (suite := suite_of(recipe)) is not None:
         split = recipe.dataset.eval_splits[0]
         write_suite(folder / SUITE, suite, folder / COLLECTION, folder / ENCODER, split)
 
 
-def _true_steps(recipe: Recipe[Any], path: Path) -> tuple[list[TrueStep], list[str]]:
+def _true_steps(recipe: Recipe[Any], path: Path, report: Callable[[str], None]) -> tuple[list[TrueStep], list[str]]:
     """Return the measured training steps of true shapes, and a line for each that does not fit into the memory."""
     with tempfile.TemporaryDirectory(prefix="pretrieve-rehearsal-") as name, sources.assuming_present():
         store = Store.open_or_new(Path(name))
         plan = planned(recipe, path.stem, store)
         with session(Session(store, recipe.execution)):
-            shapes = TrueShapes(CostEstimate(recipe, list(plan.done.values())), _memory() // MEMORY_SHARE, STEP_SECONDS)
+            shapes = TrueShapes(
+                CostEstimate(recipe, list(plan.done.values())), _memory() // MEMORY_SHARE, STEP_SECONDS, report
+            )
             results = list(shapes.of(list(plan.done.values())))
     steps = [result for result in results if isinstance(result, TrueStep)]
     return steps, [result for result in results if isinstance(result, str)]

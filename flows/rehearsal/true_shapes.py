@@ -7,7 +7,7 @@ take as long as the second. A smaller chunk replaces the recipe's where memory o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,11 +55,16 @@ class _Work:
 class TrueShapes:
     """Measures the trainings of a recipe; equal trainings are measured once."""
 
-    def __init__(self, estimate: CostEstimate, memory: int, limit: float) -> None:
-        """`memory` is what a step may take in bytes, `limit` how many seconds its measurement takes at most."""
+    def __init__(
+        self, estimate: CostEstimate, memory: int, limit: float, report: Callable[[str], None] = lambda line: None
+    ) -> None:
+        """`memory` is what a step may take in bytes, `limit` how many seconds its measurement takes at most.
+
+        `report` prints a line before each measurement.
+        """
         backbone = estimate.recipe.backbone
         costs = Costs(sources.weights(backbone.weights).path, backbone, dropout=backbone.dropout)
-        self.estimate, self.memory, self.limit = estimate, memory, limit
+        self.estimate, self.memory, self.limit, self.report = estimate, memory, limit, report
         self.capacity = Capacity(costs, default=default_precision(choose_device()))
         self._measured: dict[str, tuple[int, float, int]] = {}
 
@@ -73,12 +78,12 @@ class TrueShapes:
         settings: Any = self._settings(step)
         once = cost_key(settings)
         work = self._work(step, settings)
-        total = work.batch * work.memory.rows_per_text
+        total, name = work.batch * work.memory.rows_per_text, f"{step.stage} {step.round}".strip()
         if once not in self._measured:
             largest = work.memory.largest_chunk(work.batch, self.memory)
             if largest is None:
-                name = f"{step.stage} {step.round}".strip()
                 return f"{name}: not even one row of the true shapes fits into the memory of this machine"
+            self.report(f"{name}: a step with the true shapes, which takes minutes on a CPU …")
             self._measured[once] = self._measure(work, min(largest, work.fit.chunk or total))
         chunk, seconds, peak = self._measured[once]
         number = self.estimate.number(step)

@@ -15,7 +15,7 @@ from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
-from flows.rehearsal.synthetic import write_collection
+from flows.rehearsal.synthetic import Size, Splits, write_collection
 from storage.conversions import squad_wikipedia
 from storage.errors import UserError
 from storage.formats.ids import in_slice
@@ -209,7 +209,7 @@ def test_a_broken_file_of_rates_is_measured_anew(text: str, tmp_path: Path, monk
 
 def test_rows_are_counted_in_the_files_that_are_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     collection = tmp_path / "collection"
-    write_collection(collection, 1600, "train", ["dev"])
+    write_collection(collection, ["tide", "moon"], Size(1600), Splits("train", ["dev"]))
     changes = [f"dataset.path={collection}", "rounds.0.train.steps=null", "rounds.0.train.epochs=2"]
 
     rows, below = plan(capsys, tmp_path / "store", "small/beir", changes)

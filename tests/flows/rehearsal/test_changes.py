@@ -7,7 +7,8 @@ import pytest
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
 from flows.rehearsal.changes import changes_for
-from flows.rehearsal.synthetic import write_collection
+from flows.rehearsal.synthetic import Size, Splits, write_collection, write_tokenizer
+from models.tokens import Tokenizer
 from storage.datasets import beir
 
 LARGE = [name for name in shipped_recipes() if "/" not in name]
@@ -28,10 +29,21 @@ def test_the_rehearsal_of_a_recipe_is_valid_and_short(name: str, tmp_path: Path)
 def test_the_collection_has_queries_for_each_split(tmp_path: Path) -> None:
     folder = tmp_path / "collection"
 
-    write_collection(folder, 1000, "train", ["dev", "dl19"])
+    write_collection(folder, ["tide", "moon", "sand"], Size(1000), Splits("train", ["dev", "dl19"]))
 
     assert sum(1 for _ in beir.texts(folder, "corpus")) == 1000
     assert sum(1 for _ in beir.texts(folder, "documents")) == 334
     assert sum(1 for _ in beir.queries(folder, "train")) == 63
     assert sum(1 for _ in beir.qrels(folder, "train")) == 63
     assert sum(1 for _ in beir.qrels(folder, "dev")) == sum(1 for _ in beir.qrels(folder, "dl19")) == 50
+
+
+def test_the_tokenizer_has_the_words_of_the_collection_as_tokens(tmp_path: Path) -> None:
+    words = write_tokenizer(tmp_path / "tokenizer")
+
+    tokenizer = Tokenizer.load(tmp_path / "tokenizer")
+    assert len(words) == 2000
+    assert {len(ids) for ids in tokenizer.token_ids(words)} == {1}
+    (unknown,) = tokenizer.token_ids(["zyzzyva"])
+    assert len(unknown) == len("zyzzyva")
+    assert tokenizer.token_id("[UNK]") not in unknown

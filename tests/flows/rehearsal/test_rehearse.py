@@ -3,6 +3,7 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,11 @@ from flows.recipe.load import load_recipe
 from flows.rehearsal import rehearse as rehearsal
 from flows.rehearsal import synthetic
 from flows.rehearsal.rehearse import num_passages, rehearse
-from flows.rehearsal.synthetic import write_collection
+from flows.rehearsal.synthetic import Size, Splits, write_collection
 from flows.rehearsal.time_limit import OverTime, time_limit
 from storage.datasets import beir
 from storage.formats.ids import in_slice
 from tests.flows.test_json_output import has_documented_fields
-from tests.tiny import save_tokenizer
 
 SHORT = ("passages_per_query=2", "passage_max_tokens=32", "retriever.lexical.top_passages=16")
 CHANGES = [
@@ -27,19 +27,17 @@ CHANGES = [
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A rehearsal may be tiny, has 200 WordPiece tokens, and no steps of true shapes, which would be BERT's."""
-    save_tokenizer(tmp_path)
-    for module in (rehearsal, synthetic):
-        monkeypatch.setattr(module, "tokenizer_folder", lambda: tmp_path)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rehearsal may be tiny, and has no steps of true shapes, which would be BERT's."""
+    monkeypatch.setattr(synthetic, "WORDS", 200)
     monkeypatch.setattr(rehearsal, "FEWEST", 10)
-    monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path: ([], []))
+    monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path, report: ([], []))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.CaptureFixture[str]) -> None:
-    rehearse("dup_mae", 40, 100.0, CHANGES, as_json=True)
+    rehearse("dup_mae", 40, 2, 100.0, CHANGES, as_json=True)
 
     result = json.loads(capsys.readouterr().out)
     has_documented_fields("rehearse", result)
@@ -47,6 +45,8 @@ def test_a_recipe_with_a_teacher_and_transfer_runs_to_its_report(capsys: pytest.
     assert {"pretrain", "train", "train_teacher", "score", "rerank", "report"} <= set(stages)
     assert "synthetic" in [stage["measured"]["round"] for stage in result["stages"]]
     assert (result["passages"], result["full"]) == ([10, 40], 8_841_823)
+    assert result["query_every"] == 20
+    assert _rows(result, "ingest_queries") == 4 * 2  # two queries in each of four splits
     assert not [problem for problem in result["problems"] if "none after it ran" in problem]
 
 
@@ -63,20 +63,26 @@ def test_a_stage_that_takes_too_long_ends_the_rehearsal(
         return real(job, current)
 
     monkeypatch.setattr(rehearsal, "run_job", slow)
-    rehearse("sim_cse", 40, 600.0, ["bm25.engine=bm25s", "dataset.reader=beir", "dataset.path=nowhere"], as_json=False)
+    beir_changes = ["bm25.engine=bm25s", "dataset.reader=beir", "dataset.path=nowhere"]
+    rehearse("sim_cse", 40, 2, 600.0, beir_changes, as_json=False)
 
     printed = capsys.readouterr().out
     assert "nowhere is not known here: numbers are for 40 passages" in printed
     assert "nothing would break" not in printed
     assert "split_corpus: more than 600 s with 10 passages; none after it ran" in printed
+    assert "one passage in 20 has a train query, one in 17 of MS MARCO's" in printed
     assert "│ ingest" in printed
     assert "│ split_corpus" not in printed
-    assert started.count("split_corpus") == 1  # not with more passages
-    assert started.count("ingest_corpus") == 2
+    assert started.count("split_corpus") == 2  # also in the run that is not measured, and not with more passages
+    assert started.count("ingest_corpus") == 3
+
+
+def _rows(result: dict[str, Any], stage: str) -> int:
+    return next(row["measured"]["rows"] for row in result["stages"] if row["measured"]["stage"] == stage)
 
 
 def test_the_size_of_the_collection_is_counted_or_published(tmp_path: Path) -> None:
-    write_collection(tmp_path, 100, "train", ["dev"])
+    write_collection(tmp_path, ["tide", "moon"], Size(100), Splits("train", ["dev"]))
     half = sum(in_slice(row["doc_id"], 0.5) for row in beir.texts(tmp_path, "corpus"))
 
     def size(reader: str, path: Path | str, fraction: float | None) -> int | None:
