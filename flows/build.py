@@ -19,8 +19,12 @@ from tasks.stage import run_job
 
 
 def print_stages(title: str, references: Collection[str], current: Session) -> int:
-    """Print how many stages a run has cached and must build, and on what it runs; return the number to build."""
+    """Print how many stages a run has cached and must build, and on what it runs; return the number to build.
+
+    Lines about single stages then have their position in the run.
+    """
     missing = len(missing_artifacts(references, current.store))
+    current.num_stages = len(references)
     current.print_line(f"{title}: {stage_counts(len(references), missing)}; store {current.store.root}")
     if missing:
         current.print_line(describe_execution(current.execution))

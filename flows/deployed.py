@@ -193,6 +193,7 @@ def _run(plan: Session, jobs: Mapping[str, Job], recipe: str, changes: list[str]
     missing = len(missing_artifacts(jobs, plan.store))
     check_models(jobs, plan)
     current = _building(plan, note)
+    current.num_stages = len(jobs)
     current.print_line(f"{stage_counts(len(jobs), missing)}; store {plan.store.root}")
     request = Request(recipe if recipe in shipped_recipes() else str(find_recipe(recipe).resolve()), list(changes))
     with session(current):

@@ -6,6 +6,7 @@ flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.job import Job, needed_references
 from tasks.report.publish import terminal_table
+from tasks.runtime.formatting import duration
 from tasks.session import Session
 
 
@@ -59,12 +61,14 @@ def reproduced(
     check_models(jobs, plan)
     with noted(store, "reproduce", title, needed_references(plan.jobs.values())) as note:
         current = Session(store, recipe.execution, print_line=print_line, note=note)
-        missing = print_stages(recipe.title, jobs, current)
+        missing, started = print_stages(recipe.title, jobs, current), time.monotonic()
         if missing and with_server:
             shown = run_name(title, recipe.seed, changes)
             page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))
         else:
             page = build(jobs, title, current)
+        if missing:
+            print_line(f"built {missing} of {len(jobs)} stages in {duration(time.monotonic() - started)}")
         remove_finished(store.root)
         if page is not None:  # without a report the note stays, since no report needs what was built
             note.finish()

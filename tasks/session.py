@@ -110,6 +110,12 @@ class Session:
     """Stages by `<stage>/<key>`, in the order in which they were first called."""
     done: dict[str, Done] = field(default_factory=dict)
     """The state of each stage."""
+    num_stages: int | None = None
+    """The number of stages of the run, for its progress; None where it is not known."""
+
+    def progress(self) -> str:
+        """Return the position of the stage that begins, in words: ` [12/40]`; nothing where the number is not known."""
+        return "" if self.num_stages is None else f" [{len(self.done) + 1}/{self.num_stages}]"
 
 
 _session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")

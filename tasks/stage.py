@@ -62,7 +62,7 @@ def run_job(job: Job, current: Session) -> Done:
     manifest = current.store.up_to_date(job.stage.name, job.key)
     cached = manifest is not None
     if not cached:
-        current.print_line(f"{job.label} …")
+        current.print_line(f"{job.label} …{current.progress()}")
     if in_flow_run():
         from tasks.runtime.prefect_task import run_as_task
 

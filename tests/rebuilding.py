@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+from flows.build import build, print_stages
 from flows.store.rebuild import request_rebuild
 from flows.terminal import say
 from storage.artifact import Artifact
@@ -19,7 +20,7 @@ from storage.store.run_notes import noted
 from storage.store.store import Store
 from storage.tables import Queries
 from tasks.session import Execution, Session, session
-from tasks.stage import run_job, stage
+from tasks.stage import stage
 
 
 def _write(out: Path, name: str, text: str) -> None:
@@ -67,9 +68,8 @@ def main(folder: Path, rebuild: str | None) -> None:
     with noted(store, "rebuilding", "chain", plan.jobs) as note:
         execution = Execution(workers=1, threads=1, device="cpu")
         current = Session(store, execution, print_line=say, note=note)
-        with session(current):
-            for job in plan.jobs.values():
-                run_job(job, current)
+        print_stages("chain", plan.jobs, current)
+        build(plan.jobs, "chain", current)
         remove_finished(store.root)
         note.finish()
 

@@ -231,6 +231,7 @@ def test_verify_names_damage_and_the_next_run_repairs_it(copied: Path, prefect_s
     repaired = run(copied, "reproduce", "quickstart", "--until", "split_corpus", **server)
 
     assert (verified.returncode, used.returncode, repaired.returncode) == (1, 1, 0)
+    assert re.search(r"^built 1 of \d+ stages in \d", repaired.stderr, re.MULTILINE)
     for errors in (verified.stderr, used.stderr):
         assert "part-00000.parquet: expected sha256" in errors
     assert "Traceback" not in used.stderr

@@ -15,7 +15,9 @@ from tasks.report.page.lineage_graph import drawing
 from tasks.report.page.statistics import (
     claimed,
     direction,
+    equal_metrics,
     headline_rows,
+    highest,
     mark,
     marks,
     probability,
@@ -58,6 +60,8 @@ def page(content: Mapping[str, Any]) -> str:
         "verdicts": _verdicts(content),
         "bars": _bars(content),
         "heads": _heads(content),
+        "highest": highest(content["rows"], content["headline"]["main"], content["headline"]["metric"]),
+        "equal_metrics": equal_metrics(content["rows"]),
         "table": _table(content, content["runs"], content["headline"]["baseline"]),
         "further": [_further(split, content) for split in content["splits"]],
         "among_paper": [dots(table) for table in content["among"]],

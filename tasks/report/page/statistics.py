@@ -129,6 +129,34 @@ def marks(comparisons: Sequence[Row], baseline: str) -> dict[tuple[str, str], in
     return {(row["run"], row["metric"]): direction(row) for row in comparisons if row["baseline"] == baseline}
 
 
+def highest(rows: Sequence[Row], main: str, metric: str) -> str:
+    """Return which system has the highest mean of a metric, and the mean of the headline's system if it is another.
+
+    `rows` are those of one split: `highest MRR@10: hybrid, 0.880 (retriever_2: 0.790)`.
+    """
+    values = {row["run"]: row["value"] for row in rows if row["metric"] == metric}
+    best = max(values, key=lambda run: values[run])
+    ours = "" if best == main else f" ({main}: {values[main]:.3f})"
+    return f"highest {metric}: {best}, {values[best]:.3f}{ours}"
+
+
+def equal_metrics(rows: Sequence[Row]) -> list[str]:
+    """Return a sentence about each metric that has the values of an earlier one in every system of `rows`.
+
+    Recall equals success where each query has one relevant document.
+    """
+    values: dict[str, dict[str, float]] = {}
+    for row in rows:
+        values.setdefault(row["metric"], {})[row["run"]] = row["value"]
+    first: dict[tuple[tuple[str, float], ...], str] = {}
+    sentences = []
+    for metric, by_run in values.items():
+        same = first.setdefault(tuple(sorted(by_run.items())), metric)
+        if same != metric:
+            sentences.append(f"{metric} equals {same} here, in every system")
+    return sentences
+
+
 def mark(sign: int) -> str:
     """Return the symbol of a direction in tables."""
     return {1: "▲", -1: "▼"}.get(sign, "")

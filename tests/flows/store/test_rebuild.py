@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_a_stage_and_what_depends_on_it_are_rebuilt_under_their_keys(built: Path
     assert calls(built)[3:] == ["middle", "end"]
     assert "the rebuild of middle begins: 2 of 2 stages are to be replaced" in said
     assert said.count("rebuilt, equal to the artifact that it replaces") == 2
+    assert re.search(r"^middle \w{8} … \[2/3\]$", said, re.MULTILINE)
     assert after["start"] == before["start"]
     for name in ("middle", "end"):
         assert (after[name].key, after[name].hash) == (before[name].key, before[name].hash)

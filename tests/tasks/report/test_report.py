@@ -61,6 +61,7 @@ def test_the_page_begins_with_the_headlines_own_test_or_with_none(built: Artifac
 
     assert '<p class="verdict good">dense is better than bm25' in page_of(content)
     assert '<p class="verdict' not in page_of(others)
+    assert "Highest MRR@10: dense, 0.750." in page_of(content)
 
 
 def test_text_is_escaped_and_the_page_asks_for_nothing(built: Artifact[Any], tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_the_terminal_table_marks_the_better_run_and_explains_itself(built: Arti
     assert re.search(r"bm25\s+0.438", text)
     assert "dense is better than bm25: +0.312 MRR@10 (p_holm = 0.03)" in text
     assert "not run: bm25_doc2query" in text
+    assert "highest MRR@10: dense, 0.750" in text
 
 
 def test_a_headline_about_a_run_that_was_not_measured_is_refused(metrics: Artifact[Any]) -> None:

@@ -6,7 +6,17 @@ import pytest
 from scipy import stats
 
 from storage.artifact import Artifact
-from tasks.report.page.statistics import clearest_wins, direction, intervals, top, verdict, wins, with_intervals
+from tasks.report.page.statistics import (
+    clearest_wins,
+    direction,
+    equal_metrics,
+    highest,
+    intervals,
+    top,
+    verdict,
+    wins,
+    with_intervals,
+)
 from tests.tasks.report.measurements import by_query, comparison
 
 
@@ -68,3 +78,20 @@ def test_a_verdict_follows_the_corrected_p(changes: dict[str, Any], sign: int, w
 )
 def test_an_axis_ends_at_a_round_number(values: list[float], end: float) -> None:
     assert top(values) == end
+
+
+ROWS = [
+    {"run": run, "metric": metric, "value": value}
+    for run, values in {"bm25": (0.8, 0.9, 0.9), "dense": (0.7, 0.6, 0.6), "hybrid": (0.85, 0.95, 0.95)}.items()
+    for metric, value in zip(("MRR@10", "recall@50", "success@50"), values, strict=True)
+]
+
+
+def test_the_best_system_is_named_with_the_headlines() -> None:
+    assert highest(ROWS, "dense", "MRR@10") == "highest MRR@10: hybrid, 0.850 (dense: 0.700)"
+    assert highest(ROWS, "hybrid", "recall@50") == "highest recall@50: hybrid, 0.950"
+
+
+def test_metrics_with_equal_values_in_every_system_are_named() -> None:
+    assert equal_metrics(ROWS) == ["success@50 equals recall@50 here, in every system"]
+    assert equal_metrics([*ROWS[:-1], ROWS[-1] | {"value": 0.96}]) == []
