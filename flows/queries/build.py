@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.build import print_stages
+from flows.chain.given_inputs import inputs_reported_together
 from flows.chain.given_models import check_models
 from flows.prefect_server.as_flow import as_flow
 from flows.prefect_server.named_server import named_server
@@ -138,7 +139,7 @@ def import_file(
 
 def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
     """Return a planning session with every stage of the recipe's corpus."""
-    with session(Session(store, recipe.execution, planning=True)) as plan:
+    with session(Session(store, recipe.execution, planning=True)) as plan, inputs_reported_together(plan):
         corpus(recipe, store)
     return plan
 
