@@ -20,6 +20,7 @@ from flows.plan.gpu_needs import Need, gpu_needs
 from flows.plan.gpus import Gpu
 from flows.plan.hours import MachineHours
 from flows.plan.plan import planned, without_key
+from flows.recipe.changes import given_collection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
@@ -66,6 +67,8 @@ class EstimatedPlan:
     """Remarks on the origin of the numbers."""
     needs: list[Need]
     """Memory and hours of stages on a GPU, where one was given."""
+    collection: str | None = None
+    """The name of the collection that the user gave in place of the recipe's own; None for the recipe's."""
 
 
 def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
@@ -81,7 +84,7 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
     unknown = without_key(steps)
     rows = [_of_stage(step, step.reference in unknown, store, estimate, history, machine) for step in steps]
     notes = [*estimate.notes, *history.notes, *(machine.notes if machine else {}), *_without_hours(rows, needs)]
-    return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs)
+    return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs, given_collection(recipe, changes))
 
 
 def _without_hours(rows: Sequence[StageEstimate], needs: Sequence[Need]) -> list[str]:

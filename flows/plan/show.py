@@ -59,7 +59,8 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     """Print the plan as a table with its notes, and the table of a GPU where one is given."""
     console = Terminal()
     console.width = max(console.width, WIDTH)
-    console.print(plan_table(f"{plan.recipe.title} ({plan.name})", plan.rows))
+    given = f", on {plan.collection}" if plan.collection else ""
+    console.print(plan_table(f"{plan.recipe.title} ({plan.name}{given})", plan.rows))
     missing = sum(not row.cached for row in plan.rows)
     print(f"{len(plan.rows)} stages: {len(plan.rows) - missing} cached, {missing} to build; nothing was built")
     if total := total_time(plan.rows):
