@@ -21,6 +21,7 @@ from flows.terminal import say
 from storage.datasets.support.official_files import UNFINISHED, Official, Remote, is_fetched, official
 from storage.errors import UserError, suggestion
 from storage.files import full_disk_explained
+from storage.store import begun_runs
 from tasks.runtime.formatting import in_units
 
 MIRROR = "https://mirror.ir-datasets.com"
@@ -67,6 +68,7 @@ def _only_fetch(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder}: another `pretrieve fetch` writes it; wait for its end") from None
+        begun_runs.begin()
         yield
     finally:
         os.close(descriptor)
