@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from storage.store.marker import recognise
 from tasks.runtime.formatting import in_units
 
 GIB = 1024**3
+WORDS = {True: "yes", False: "no", None: "–"}
 NEEDED = ("torch", "transformers", "prefect", "pyserini", "pandas", "pyarrow", "ranx", "sentencex")
 
 
@@ -29,32 +31,53 @@ class Trouble(Exception):
     """A check failed: the message says what is wrong and what to do."""
 
 
+class NotHere(Exception):
+    """Something that only some commands need is absent: the message says what follows from it."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a check."""
+
+    what: str
+    works: bool | None
+    """None for something absent that only some commands need."""
+    details: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result for programs; what is absent and optional counts as working."""
+        return {"what": self.what, "works": self.works is not False, "details": self.details}
+
+
 def examine(store: Path, as_json: bool = False) -> None:
     """Run every check and print the results, as a table or as JSON. Exit code 2 where a check failed."""
     checks: dict[str, Callable[[], str]] = {
         "Python": _python, "packages": _packages, "Java": _java, "FAISS": _faiss, "GPU": _gpu,
         "memory": _memory, "disk": lambda: _disk(store), "store": lambda: _store(store), "Prefect": _prefect,
+        "quickstart's data": _quickstart_data,
     }  # fmt: skip
     results = [_result(name, check) for name, check in checks.items()]
     if as_json:
-        say_json(results)
+        say_json([result.as_json() for result in results])
     else:
         table = Table("what", "works", "details", title="pretrieve doctor", title_justify="left")
         for result in results:
-            table.add_row(result["what"], "yes" if result["works"] else "no", result["details"])
+            table.add_row(result.what, WORDS[result.works], result.details)
         Terminal().print(table)
-    if not all(result["works"] for result in results):
+    if any(result.works is False for result in results):
         raise typer.Exit(2)
 
 
-def _result(name: str, check: Callable[[], str]) -> dict[str, Any]:
+def _result(name: str, check: Callable[[], str]) -> Result:
     """Return the outcome of a check: its name, whether it works here, and details or what to do."""
     try:
-        return {"what": name, "works": True, "details": masked(check())}
+        return Result(name, True, masked(check()))
+    except NotHere as absent:
+        return Result(name, None, masked(str(absent)))
     except Trouble as trouble:
-        return {"what": name, "works": False, "details": masked(str(trouble))}
+        return Result(name, False, masked(str(trouble)))
     except Exception as error:  # noqa: BLE001 - such as a torch that cannot be loaded: the other checks are reported
-        return {"what": name, "works": False, "details": one_line(f"{type(error).__name__}: {error}")}
+        return Result(name, False, one_line(f"{type(error).__name__}: {error}"))
 
 
 def _python() -> str:
@@ -98,7 +121,7 @@ def _gpu() -> str:
     import torch
 
     if not torch.cuda.is_available():
-        return "none: stages run on the CPU"
+        raise NotHere("none found: stages run on the CPU")
     return ", ".join(torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count()))
 
 
@@ -129,6 +152,19 @@ def _store(store: Path) -> str:
     if not os.access(store, os.W_OK):
         raise Trouble(f"{store} cannot be written to; choose another with --store")
     return str(store.resolve())
+
+
+def _quickstart_data() -> str:
+    from flows.recipe.load import load_recipe
+    from storage import datasets
+    from storage.store import sources
+
+    recipe, _ = load_recipe("quickstart")
+    try:
+        return str(sources.locate(recipe.dataset.path, recipe.dataset.reader))
+    except UserError:
+        fetch = getattr(datasets.dataset_loader(recipe.dataset.reader), "FETCH", "")
+        raise NotHere(f"not here, and your own collection does not need them; {fetch}") from None
 
 
 def _prefect() -> str:

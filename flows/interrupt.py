@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from storage.errors import DamagedArtifact, UserError, one_line, quoted, wrong_path
 from storage.files import limit_reached
+from storage.store import begun_runs
 from storage.store.locks import LeaseLost
 from tasks.runtime.signals import is_saving, unwind_on_sigterm
 
@@ -44,9 +45,10 @@ def leave(number: int) -> NoReturn:
             signal.signal(other, signal.SIG_IGN)
     if sys.stderr.isatty():  # the terminal shows ^C, or a progress bar
         sys.stderr.write("\n")
+    resumes = f"; {RESUMES}" if begun_runs.has_begun() else ""
     if number == signal.SIGINT:
-        end(f"interrupted; {RESUMES}", INTERRUPTED)
-    say(f"ended by {signal.Signals(number).name}; {RESUMES}")
+        end(f"interrupted{resumes}", INTERRUPTED)
+    say(f"ended by {signal.Signals(number).name}{resumes}")
     # Python sets handlers in the main thread only, and that may be in C code for long; NULL is SIG_DFL.
     ctypes.CDLL(None).signal(number, None)
     os.kill(os.getpid(), number)

@@ -14,6 +14,7 @@ from flows.build import build, print_stages
 from flows.chain.given_models import check_models
 from flows.plan.plan import needed_for, planned
 from flows.prefect_server.as_flow import as_flow
+from flows.recipe.changes import given_collection
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import recipe_name
 from flows.run_names import run_name
@@ -61,7 +62,9 @@ def reproduced(
     check_models(jobs, plan)
     with noted(store, "reproduce", title, needed_references(plan.jobs.values())) as note:
         current = Session(store, recipe.execution, print_line=print_line, note=note)
-        missing, started = print_stages(recipe.title, jobs, current), time.monotonic()
+        given = given_collection(recipe, changes)
+        missing = print_stages(f"{recipe.title} (on {given})" if given else recipe.title, jobs, current)
+        started = time.monotonic()
         if missing and with_server:
             shown = run_name(title, recipe.seed, changes)
             page = as_flow("reproduce", shown, current, lambda: build_and_show(jobs, title, current))

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from rich.table import Table
 
+from flows.chain.given_models import check_models
 from flows.chain.model_weights import model_weights
 from flows.export.export import export_checkpoint, must_be_free
 from flows.terminal import Terminal, unwrapped
@@ -16,7 +17,7 @@ from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.pseudo_queries.finetune_generator import VALIDATION_JSON, GeneratorFinetuning, finetune_generator
-from tasks.pseudo_queries.generators.pair_files import pairs_source
+from tasks.pseudo_queries.generators.pair_files import pairs_source, split
 from tasks.session import Execution, Session, session
 
 
@@ -28,6 +29,11 @@ def train(
     source = pairs_source(pairs)
     console = unwrapped(stderr=True)
     opened = Store.open_or_new(store)
+    with session(Session(opened, execution, planning=True)) as plan:
+        planned = finetune_generator(start=model_weights(model), pairs=source, settings=settings)
+    if not plan.done[planned.reference].cached:
+        split(pairs, settings.validation)  # raises UserError for a broken line, before the store is written to
+    check_models(plan.jobs, plan)
     with noted(opened, "train-generator", model) as note:
         with session(Session(opened, execution, print_line=console.print, note=note)):
             generator = finetune_generator(start=model_weights(model), pairs=source, settings=settings)

@@ -91,6 +91,14 @@ def _generator(folder: Path, settings: Any) -> None:
     load_generator(folder, settings, device("cpu"))
 
 
+def _start_of_generator(folder: Path, settings: Any) -> None:
+    from torch import device
+
+    from tasks.pseudo_queries.generators.seq2seq_batches import Seq2SeqTokenizer
+
+    Seq2SeqTokenizer(folder, settings, device("cpu"))
+
+
 OPENERS: Mapping[str, tuple[str, Opener]] = {
     "initialise": ("weights", _backbone),
     "train_teacher": ("start", _start_of_teacher),
@@ -101,5 +109,6 @@ OPENERS: Mapping[str, tuple[str, Opener]] = {
     "search": ("checkpoint", _retriever),
     "fill_ledger": ("generator", _generator),
     "generate_queries": ("generator", _generator),
+    "finetune_generator": ("start", _start_of_generator),
 }
 """By stage, which input is a model that may come from outside the store, and what opens it."""

@@ -18,6 +18,7 @@ import typer
 import yaml
 
 from flows.build import print_stages
+from flows.chain.given_inputs import inputs_reported_together
 from flows.chain.given_models import check_models
 from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import NamedSystem, named_systems
@@ -106,7 +107,7 @@ def evaluated(
     """
     for why in request.absent.values():
         print_line(f"left out: {why}")
-    with session(Session(store, request.suite.execution, planning=True)) as plan:
+    with session(Session(store, request.suite.execution, planning=True)) as plan, inputs_reported_together(plan):
         request.evaluate()
     check_models(plan.jobs, plan)
     with noted(store, "evaluate", request.name, needed_references(plan.jobs.values())) as note:

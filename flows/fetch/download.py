@@ -79,10 +79,11 @@ def size_of(download: Download) -> int | None:
     return int(length) if answer.ok and length.isdigit() else None
 
 
-def download_file(download: Download, file: Path, progress: Progress, otherwise: str) -> None:
+def download_file(download: Download, file: Path, progress: Progress, otherwise: str, part_name: str = "") -> None:
     """Fetch a file unless it is complete already, as after a kill, or put there by hand.
 
-    Raises UserError, which ends with `otherwise`, where the server cannot be reached or the content is another.
+    Raises UserError where the server cannot be reached or the content is another. It ends with `otherwise`, and says
+    how to leave out the part `part_name` of the collection.
     """
     from requests import RequestException
 
@@ -106,16 +107,27 @@ def download_file(download: Download, file: Path, progress: Progress, otherwise:
             after = part.stat().st_size if part.exists() else 0
             failures = 0 if after > before else failures + 1
             if _is_final(error, after) or failures > RETRIES:
-                raise UserError(f"{download.url}: {_in_words(error)}, or {otherwise}") from None
+                advice = f"{otherwise}{_left_out(part_name, is_unreachable=error.response is None)}"
+                raise UserError(f"{download.url}: {_in_words(error)}, or {advice}") from None
             wait = seconds_to_wait(error, failures)
             later = f" in {duration(wait)}" if wait else ""
             say(f"  the connection broke at {in_units(after)} ({type(error).__name__}): resuming{later}")
             time.sleep(wait)
     if unexpected := _unexpected(download, part):
         discard(file)
-        raise UserError(f"{download.url}: not the expected file ({unexpected}); try again later, or {otherwise}")
+        advice = f"{otherwise}{_left_out(part_name)}"
+        raise UserError(f"{download.url}: not the expected file ({unexpected}); try again later, or {advice}")
     part.replace(file)
     discard(file)
+
+
+def _left_out(part_name: str, *, is_unreachable: bool = False) -> str:
+    """Return the advice to leave out a part, which does not help without a network; empty where there is no part."""
+    if not part_name:
+        return ""
+    if is_unreachable:
+        return f"; if only this server is down, --without {part_name} leaves its files out"
+    return f", or leave it out with --without {part_name}"
 
 
 def discard(file: Path) -> None:

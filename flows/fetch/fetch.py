@@ -21,6 +21,7 @@ from flows.terminal import say
 from storage.datasets.support.official_files import UNFINISHED, Official, Remote, is_fetched, official
 from storage.errors import UserError, suggestion
 from storage.files import full_disk_explained
+from storage.store import begun_runs
 from tasks.runtime.formatting import in_units
 
 MIRROR = "https://mirror.ir-datasets.com"
@@ -49,7 +50,6 @@ def _fetch_all(name: str, collection: Official, remotes: list[Remote], folder: P
     progress = _announce(name, collection, waiting, folder)
     for remote in waiting:
         _fetch_one(remote, folder, progress)
-    _remove_empty(folder / UNFINISHED)
 
 
 @contextlib.contextmanager
@@ -68,9 +68,11 @@ def _only_fetch(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{folder}: another `pretrieve fetch` writes it; wait for its end") from None
+        begun_runs.begin()
         yield
     finally:
         os.close(descriptor)
+        _remove_empty(folder / UNFINISHED)
         with contextlib.suppress(OSError):
             folder.rmdir()  # only where nothing was fetched
 
@@ -138,15 +140,14 @@ def _fetch_one(remote: Remote, folder: Path, progress: Progress) -> None:
 
     A file that was there before, such as one that was put there by hand, is used or named, and never deleted.
     """
-    excluded = f", or leave it out with --without {remote.part}" if remote.part else ""
     download, file = _download(remote), _temporary(remote, folder)
-    by_hand = f"put {_named(remote)} into {folder} by hand{excluded}"
+    by_hand = f"put {_named(remote)} into {folder} by hand"
     if remote.conversion:
-        by_hand = f"put it into {file.parent} by hand as {file.name}, and run the same command again"
+        by_hand = f"create {file.parent}, put it there by hand as {file.name}, and run the same command again"
     was_there = file.exists()
     say(f"{_named(remote)}: " + (f"reading {file}" if was_there else f"fetching {download.url}"))
     try:
-        download_file(download, file, progress, by_hand)
+        download_file(download, file, progress, by_hand, "" if remote.conversion else remote.part)
         with full_disk_explained(folder):
             install(remote, file, folder)
     except UserError as error:

@@ -17,6 +17,7 @@ from storage.store import sources
 from tasks.estimates.flops import Cost, Costs
 from tasks.finetuning.train import PLAIN, Training
 from tasks.retrieval.encode import Encoding
+from tasks.runtime.formatting import duration
 from tasks.session import Done
 
 CHECKPOINT = {"pretrain": 2, "train": 0, "encode": 1, "train_teacher": 0, "score": 0, "rerank": 0}
@@ -182,3 +183,8 @@ def in_powers(number: float) -> str:
 def in_hours(hours: float) -> str:
     """Return hours with one digit after the point, less than an hour with three: `1.5`, `0.012`."""
     return f"{hours:,.1f}" if hours >= 1 else f"{hours:.3f}"
+
+
+def in_words_of_time(hours: float) -> str:
+    """Return hours with the unit that suits them: `4.2 s`, `3 min 20 s`, `5 h 12 min`, `1,235 h`."""
+    return f"{hours:,.0f} h" if hours >= 100 else duration(hours * 3600)

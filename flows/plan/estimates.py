@@ -8,6 +8,7 @@ is given, its hours are counted instead, and this machine is not measured.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,9 @@ from flows.plan.counts import Count
 from flows.plan.gpu_needs import Need, gpu_needs
 from flows.plan.gpus import Gpu
 from flows.plan.hours import MachineHours
+from flows.plan.labels import detail, system
 from flows.plan.plan import planned, without_key
+from flows.recipe.changes import given_collection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
@@ -49,6 +52,10 @@ class StageEstimate:
     """The size of the artifact, or, if it is to be built, of a similar one; None where there is none."""
     hours: float | None = None
     """The hours of building it; None where no rate is known, and for a cached artifact."""
+    detail: str = ""
+    """What tells it apart from other stages of its name: the split and the representation."""
+    system: str = ""
+    """The round or, for a search without one, the variant of BM25."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class EstimatedPlan:
     """Remarks on the origin of the numbers."""
     needs: list[Need]
     """Memory and hours of stages on a GPU, where one was given."""
+    collection: str | None = None
+    """The name of the collection that the user gave in place of the recipe's own; None for the recipe's."""
 
 
 def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
@@ -73,15 +82,22 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
     with sources.assuming_present() as absent:
-        steps = list(planned(recipe, title, store).done.values())
+        plan = planned(recipe, title, store)
+        steps = list(plan.done.values())
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
         machine = MachineHours(store, recipe.execution) if figures is None else None
         counted = estimate.counts.all()
         needs = gpu_needs(estimate, steps, figures) if figures is not None else []
     unknown = without_key(steps)
-    rows = [_of_stage(step, step.reference in unknown, store, estimate, history, machine) for step in steps]
+    rows = [
+        dataclasses.replace(
+            _of_stage(step, step.reference in unknown, store, estimate, history, machine),
+            detail=detail(plan.jobs[step.reference], plan.jobs), system=system(plan.jobs[step.reference], plan.jobs),
+        )
+        for step in steps
+    ]  # fmt: skip
     notes = [*estimate.notes, *history.notes, *(machine.notes if machine else {}), *_without_hours(rows, needs)]
-    return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs)
+    return EstimatedPlan(recipe, title, rows, absent, counted, notes, needs, given_collection(recipe, changes))
 
 
 def _without_hours(rows: Sequence[StageEstimate], needs: Sequence[Need]) -> list[str]:

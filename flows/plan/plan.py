@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.chain.chain import chain
+from flows.chain.given_inputs import inputs_reported_together
 from flows.recipe.round_schema import Round, retrievers
 from flows.recipe.schema import STARTS, Recipe
 from storage.errors import UserError, suggestion
@@ -32,9 +33,10 @@ _accepted: set[tuple[str, ...]] = set()
 def planned(recipe: Recipe[Any], name: str, store: Store) -> Session:
     """Return a session with every stage of the recipe in order: its call, its key, and whether it is cached.
 
-    Raises UserError for settings that a stage which is still to be built would refuse.
+    Raises UserError for all inputs that are missing, at once, and for settings that a stage which is still to be built
+    would refuse.
     """
-    with session(Session(store, recipe.execution, planning=True)) as plan:
+    with session(Session(store, recipe.execution, planning=True)) as plan, inputs_reported_together(plan):
         chain(recipe, name, store)
     if not all(step.cached for step in plan.done.values()):
         _check_once(recipe)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CHECKPOINT, in_hours, in_powers
+from flows.plan.costs import CHECKPOINT, in_hours, in_powers, in_words_of_time
 from flows.plan.counts import in_words
 from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
 from flows.plan.gpu_needs import gpu_table
@@ -59,7 +59,8 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     """Print the plan as a table with its notes, and the table of a GPU where one is given."""
     console = Terminal()
     console.width = max(console.width, WIDTH)
-    console.print(plan_table(f"{plan.recipe.title} ({plan.name})", plan.rows))
+    given = f", on {plan.collection}" if plan.collection else ""
+    console.print(plan_table(f"{plan.recipe.title} ({plan.name}{given})", plan.rows))
     missing = sum(not row.cached for row in plan.rows)
     print(f"{len(plan.rows)} stages: {len(plan.rows) - missing} cached, {missing} to build; nothing was built")
     if total := total_time(plan.rows):
@@ -82,15 +83,21 @@ def plan_table(title: str, rows: Sequence[StageEstimate]) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in ("stage", "round", "key", "state"):
         table.add_column(heading, no_wrap=heading != "round", overflow="fold")
-    for heading in ("tokens ≤", "FLOPs ≤", "disk", "hours"):
+    for heading in ("tokens ≤", "FLOPs ≤", "disk", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_texts(row).values())
+        table.add_row(*_cells(row).values())
     return table
 
 
+def _cells(row: StageEstimate) -> dict[str, str]:
+    """Return the cells of a stage's row by column: its texts, with what tells it apart, and the time with a unit."""
+    time = "" if row.hours is None else f"{'' if row.cached else '~'}{in_words_of_time(row.hours)}"
+    return _texts(row) | {"stage": f"{row.stage} {row.detail}".strip(), "round": row.system or row.round, "hours": time}
+
+
 def _texts(row: StageEstimate) -> dict[str, str]:
-    """Return the cells of a stage's row by column."""
+    """Return the texts of a stage for programs."""
     unknown = UNKNOWN if row.stage in CHECKPOINT else ""
     mark = "" if row.cached else "~"
     return {

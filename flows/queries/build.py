@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.build import print_stages
+from flows.chain.given_inputs import inputs_reported_together
 from flows.chain.given_models import check_models
 from flows.prefect_server.as_flow import as_flow
 from flows.prefect_server.named_server import named_server
@@ -17,6 +19,7 @@ from flows.queries.chain import Corpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.regenerate import replace
 from flows.queries.versions import Version, note_version
+from flows.recipe.changes import given_collection
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import recipe_name
@@ -49,7 +52,7 @@ class BuildResult:
 
     def summary(self) -> str:
         """Return in words what has become of the queries of the previous version."""
-        lines = [f"{self.version.name}: {self.version.queries.reference}"]
+        lines = [f"{self.version.name}: {self.version.queries.path}"]
         if self.comparison is not None and self.previous is not None:
             counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
             fates = [f"{counts[fate]:,} {QUERY_FATES[fate]}" for fate in ("kept", "made", "rewritten", "dropped")]
@@ -66,6 +69,16 @@ def build(
     print_line = unwrapped(stderr=True).print
     result = built(name, folder, changes, replaced, generator, version_name, print_line=print_line)
     say(result.summary())
+    say(next_commands(result.version.name, folder))
+
+
+def next_commands(version: str, folder: Path) -> str:
+    """Return the commands that read a version of a store, one on each line."""
+    store = "" if folder == Path("artifacts") else f" --store {shlex.quote(str(folder))}"
+    return (
+        f"next: pretrieve queries export {version} DIR --format beir{store}\n"
+        f"      pretrieve queries stats {version}{store}"
+    )
 
 
 def built(
@@ -83,6 +96,7 @@ def built(
         raise UserError(f"{title}: cannot name versions; expected letters, digits, dots, - and /; give --as NAME")
     if generator is not None and replaced is None:
         raise UserError(f"--generator {generator}: says whose queries --replace resamples; give both")
+    collection = given_collection(recipe, changes) or recipe.dataset.description
     current = Session(store, recipe.execution, print_line=print_line)
     if replaced is not None:
         planned_corpus(recipe, store)  # errors of the recipe come before anything is invalidated
@@ -91,9 +105,11 @@ def built(
     steps = plan.done
     check_models(plan.jobs, plan)
     with noted(store, "queries build", title, needed_references(plan.jobs.values())) as current.note:
-        missing = print_stages(f"{recipe.title}: pseudo-queries", steps, current)
+        missing = print_stages(f"pseudo-queries of {collection}", steps, current)
         is_flow = with_server and missing and _is_a_flow(plan, store)
-        result = _run(recipe, title, current, run_name(title, recipe.seed, changes) if is_flow else None)
+        shown = f"{collection} ({title})" if given_collection(recipe, changes) else title
+        flow_name = run_name(title, recipe.seed, changes) if is_flow else None
+        result = _run(recipe, title, current, flow_name, shown)
         current.note.finish()
     return result
 
@@ -108,20 +124,23 @@ def _is_a_flow(plan: Session, store: Store) -> bool:
     return is_trained or named_server() is not None
 
 
-def _run(recipe: Recipe[Any], title: str, current: Session, shown: str | None) -> BuildResult:
-    """Build the corpus in this process, as a Prefect flow of the name `shown` where given; record its version."""
+def _run(recipe: Recipe[Any], title: str, current: Session, flow_name: str | None, shown: str) -> BuildResult:
+    """Build the corpus in this process, as a Prefect flow where its name is given; record its version.
+
+    `shown` is the heading of its page.
+    """
     store = current.store
 
     def body() -> BuildResult:
         with session(current):
-            return record_version(corpus(recipe, store), title, store)
+            return record_version(corpus(recipe, store), title, store, shown)
 
     def with_page() -> BuildResult:
         result = body()
         show_queries(title, result.page)
         return result
 
-    return as_flow("generate_queries", shown, current, with_page) if shown else body()
+    return as_flow("generate_queries", flow_name, current, with_page) if flow_name else body()
 
 
 def import_file(
@@ -138,20 +157,21 @@ def import_file(
 
 def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
     """Return a planning session with every stage of the recipe's corpus."""
-    with session(Session(store, recipe.execution, planning=True)) as plan:
+    with session(Session(store, recipe.execution, planning=True)) as plan, inputs_reported_together(plan):
         corpus(recipe, store)
     return plan
 
 
-def record_version(built: Corpus, name: str, store: Store) -> BuildResult:
-    """Record a corpus as a version, compare it with the previous one, and publish its page."""
+def record_version(built: Corpus, name: str, store: Store, shown: str | None = None) -> BuildResult:
+    """Record a corpus as a version, compare it with the previous one, and publish its page with the heading `shown`."""
     version, previous = note_version(name, built.queries, built.passages, built.quality, store)
     comparison = (
         compare_queries(before=previous.queries, after=built.queries)
         if previous and is_stored(previous, store)
         else None
     )
-    return BuildResult(version, previous, comparison, publish_page(store.root, name, built.quality, comparison))
+    page = publish_page(store.root, name, built.quality, comparison, shown)
+    return BuildResult(version, previous, comparison, page)
 
 
 def is_stored(version: Version, store: Store) -> bool:

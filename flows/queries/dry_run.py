@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flows.chain.given_inputs import inputs_reported_together
 from flows.chain.given_models import check_models
 from flows.chain.pseudo_queries import Generator
 from flows.plan.plan import with_inputs
@@ -38,7 +39,7 @@ def show_dry_run(
     """
     recipe, path = load_recipe(name, changes)
     title, store = version_name or recipe_name(path), Store.open_or_new(folder)
-    with session(Session(store, recipe.execution, planning=True)) as plan:
+    with session(Session(store, recipe.execution, planning=True)) as plan, inputs_reported_together(plan):
         corpus_generators, passages = generators_of(recipe, store)
     check_models(plan.jobs, plan)
     with noted(store, "queries build --dry-run", title, needed_references(plan.jobs.values())) as note:

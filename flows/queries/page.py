@@ -17,13 +17,16 @@ from tasks.runtime.prefect_progress import best_effort
 from tasks.runtime.prefect_task import artifact_key
 
 
-def publish_page(folder: Path, name: str, quality: Artifact[Quality], comparison: Artifact[Comparison] | None) -> Path:
+def publish_page(
+    folder: Path, name: str, quality: Artifact[Quality], comparison: Artifact[Comparison] | None,
+    shown: str | None = None,
+) -> Path:  # fmt: skip
     """Write `report.html` and `report.md` below `folder`, the store, to reports/NAME-queries; return the former's path.
 
-    `comparison` is the one with the previous version, if any.
+    `comparison` is the one with the previous version, if any. `shown` is used in headings in place of the name.
     """
     content = {
-        "name": name,
+        "name": shown or name,
         "quality": _read(quality, "quality.json"),
         "comparison": _read(comparison, "comparison.json") if comparison else None,
     }

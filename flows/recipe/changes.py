@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.recipe.problems import hint
+from flows.recipe.schema import Recipe
 from flows.recipe.schema_keys import has_section, known_keys
 from storage.errors import UserError, quoted
 from storage.formats.yaml_files import Invalid, parse_yaml
@@ -76,3 +77,12 @@ def _index(text: str, values: list[Any]) -> int | None:
     if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) >= len(values):
         return None
     return int(text)
+
+
+def given_collection(recipe: Recipe[Any], changes: Sequence[str]) -> str | None:
+    """Return the file or folder name of the collection that the user gave in place of the recipe's; None for its own.
+
+    A recipe's title and description are of its own collection.
+    """
+    is_given = any(change.partition("=")[0] == "dataset.path" for change in changes)
+    return Path(recipe.dataset.path).name if is_given and recipe.dataset.path else None

@@ -32,6 +32,11 @@ def _with_label(section: Any) -> Any:
     return section
 
 
+SOURCES = ("model", "train", "file")
+"""The keys of which a recipe gives one: where its queries come from."""
+MODEL = "a generator's folder or hub name, such as doc2query/all-with_prefix-t5-base-v1"
+
+
 class FurtherGenerator(Settings):
     """A further generator; its queries come after those of the generators before it."""
 
@@ -74,8 +79,16 @@ class PseudoQuerySettings(Settings):
 
     @model_validator(mode="after")
     def _one_source(self) -> PseudoQuerySettings:
-        if [self.model, self.train, self.file].count(None) != 2:
-            raise ValueError("give one: a model, how to train one (train), or a file; set the others to null")
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if not given:
+            raise ValueError(
+                f"expected one of {', '.join(SOURCES)}, found none; add --set queries.model=MODEL ({MODEL})"
+            )
+        if len(given) > 1:
+            raise ValueError(
+                f"expected one of {', '.join(SOURCES)}, found {' and '.join(given)}; set the others to null, for "
+                f"example --set queries.{given[-1] if given[0] == 'model' else given[0]}=null"
+            )
         if (self.file is None) != (self.generate is not None):
             raise ValueError("generate: expected null where a file has the queries, and only there")
         if self.file is not None and (self.also or self.shares > 1):

@@ -34,16 +34,29 @@ def find(prefix: str, store: Store) -> tuple[Path, Manifest]:
     matches = matching(prefix, store)
     if len(matches) != 1:
         names = ", ".join(str(folder.relative_to(store.root)) for folder, _ in matches[:LISTED])
+        if not matches and (keys := _keys_of_stage(prefix, store)):
+            listed = ", ".join(keys[:LISTED]) + (f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "")
+            raise UserError(f"{prefix}: this is a stage; expected a key, and in {store.root} it has {listed}")
         counted = (
-            f"{len(matches)} artifacts match this prefix: {names}" if matches else "no artifact matches this prefix"
+            f"{len(matches)} artifacts match this prefix: {names}" if matches else "no artifact has a key like this"
         )
-        raise UserError(f"{prefix}: in {store.root} {counted}; expected one key, as `pretrieve plan` lists them")
+        raise UserError(
+            f"{prefix}: in {store.root} {counted}; expected one key or its beginning, as `pretrieve plan RECIPE` lists "
+            "keys"
+        )
     folder, manifest = matches[0]
     if manifest is None:
         raise UserError(
             f"{folder}: the artifact is damaged ({'; '.join(find_damage(folder))}); run its recipe again to rebuild it"
         )
     return folder, manifest
+
+
+def _keys_of_stage(name: str, store: Store) -> list[str]:
+    """Return the keys of the intact artifacts of a stage, the newest first; none where there is no such stage."""
+    built = [(str(manifest.built["at"]), manifest.key) for _, manifest in store.manifests()
+             if manifest is not None and manifest.stage == name]  # fmt: skip
+    return [key for _, key in sorted(built, reverse=True)]
 
 
 def lookup(reference: str, store: Store) -> Manifest | None:

@@ -31,6 +31,7 @@ from typing import IO, Any
 
 from storage.errors import UserError
 from storage.files import flush
+from storage.store import begun_runs
 from storage.store.marker import unwritable
 from storage.store.store import Store
 
@@ -107,6 +108,7 @@ class NotedRun:
 def noted(store: Store, command: str, title: str, references: Collection[str] = ()) -> Iterator[NotedRun]:
     """Yield a run whose artifacts garbage collection keeps during the block, and afterwards unless it is finished."""
     run = NotedRun(store, command, title)
+    begun_runs.begin()
     try:
         run.uses(references)
         yield run

@@ -7,6 +7,7 @@ import contextvars
 import importlib.util
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage import datasets
@@ -33,7 +34,16 @@ class Absent(Source):
         return f"absent:{self.key}"
 
 
-_missing: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("missing", default=None)
+@dataclass(frozen=True)
+class _Collected:
+    """The messages of the missing inputs of a block, each once."""
+
+    messages: list[str]
+    asks_hub: bool
+    """Whether hubs and object stores are contacted, as by a run; a plan takes what is on this machine."""
+
+
+_missing: contextvars.ContextVar[_Collected | None] = contextvars.ContextVar("missing", default=None)
 
 
 @contextlib.contextmanager
@@ -42,20 +52,58 @@ def assuming_present() -> Iterator[list[str]]:
 
     Yields a list that collects the messages of the errors, each once.
     """
-    missing: list[str] = []
-    token = _missing.set(missing)
-    try:
+    with _collecting(asks_hub=False) as missing:
         yield missing
+
+
+@contextlib.contextmanager
+def reported_together() -> Iterator[list[str]]:
+    """Let this block go on after a missing input, and at its end raise one UserError that names all problems.
+
+    Yields a list for the messages, to which the block may add its own problems. Inside `assuming_present` nothing is
+    missing, and the list stays empty unless the block adds to it.
+    """
+    if _missing.get() is not None:
+        problems: list[str] = []
+        yield problems
+    else:
+        with _collecting(asks_hub=True) as problems:
+            try:
+                yield problems
+            except UserError as error:
+                problems.append(str(error))
+    if problems:
+        raise UserError(_in_one_message(problems))
+
+
+def _in_one_message(problems: list[str]) -> str:
+    """Return the only problem, or all of them with numbers."""
+    if len(problems) == 1:
+        return problems[0]
+    return f"{len(problems)} problems: " + "; ".join(f"({n}) {problem}" for n, problem in enumerate(problems, 1))
+
+
+@contextlib.contextmanager
+def _collecting(*, asks_hub: bool) -> Iterator[list[str]]:
+    collected = _Collected([], asks_hub)
+    token = _missing.set(collected)
+    try:
+        yield collected.messages
     finally:
         _missing.reset(token)
+
+
+def is_offline() -> bool:
+    """Return whether only what is on this machine is looked at, as for a plan."""
+    return (collected := _missing.get()) is not None and not collected.asks_hub
 
 
 def _absent(name: str, error: UserError) -> Absent:
     missing = _missing.get()
     if missing is None:
         raise error
-    if str(error) not in missing:
-        missing.append(str(error))
+    if str(error) not in missing.messages:
+        missing.messages.append(str(error))
     return Absent(name, Path(name))
 
 
@@ -99,7 +147,7 @@ def locate(path: str | None, reader: str) -> Path:
 def _mirrored(url: str) -> Path:
     """Return a copy of a collection in an object store. A plan asks no store: it takes the copy that is there."""
     cache = cache_folder() / "collections"
-    if _missing.get() is None:
+    if not is_offline():
         return mirror(url, cache)
     folder = mirror_of(url, cache)
     if not is_mirrored(url, cache):
@@ -223,7 +271,7 @@ def _from_hub(name: str) -> Source:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     unused = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
-    offline = _missing.get() is not None  # only what an earlier run has fetched
+    offline = is_offline()  # only what an earlier run has fetched
     try:
         folder = Path(snapshot_download(name, ignore_patterns=unused, local_files_only=offline))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:

@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from storage.errors import masked
+from storage.errors import masked, printable
 from tasks.machine import free_memory, num_cores, num_gpus
 from tasks.runtime.formatting import in_units
 from tasks.session import Execution
@@ -60,7 +60,18 @@ def describe_execution(execution: Execution) -> str:
     line = f"execution: {execution.workers} workers, {execution.threads} threads ({', '.join(machine)})"
     if gpus > execution.processes == 1 and execution.device in ("auto", "cuda"):
         line += f"; training uses 1 GPU: execution.processes={gpus} uses all and changes last digits"
-    return line
+    return line + _other_threads(execution.threads)
+
+
+def _other_threads(threads: int) -> str:
+    """Return that OMP_NUM_THREADS has no effect where it states another number; empty where it does not.
+
+    It is not followed, since results should not differ in their last digits between shells.
+    """
+    stated = os.environ.get("OMP_NUM_THREADS", "")
+    if stated in ("", str(threads)):
+        return ""
+    return f"; OMP_NUM_THREADS={printable(stated)} is ignored: --set execution.threads=N sets the threads"
 
 
 def cpu_seconds() -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -15,6 +16,8 @@ from tasks.session import print_line
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a file or a log, which keeps every line
+
+COLUMNS, ROWS = 80, 24  # of a terminal that states no size
 
 _watcher: contextvars.ContextVar[Callable[[tqdm[None]], None] | None] = contextvars.ContextVar("watcher", default=None)
 _drawn: contextvars.ContextVar[bool] = contextvars.ContextVar("drawn", default=True)
@@ -33,9 +36,11 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
     """Return a bar for work that counts by itself: `update(n)`, `set_postfix(loss=...)`; drawn only where `shown`."""
     shown = shown and _drawn.get()
     terminal = sys.stderr.isatty() or in_notebook()
+    columns, rows = (COLUMNS, ROWS) if terminal and _states_no_width() else (None, None)
     progress_bar = tqdm(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
-        dynamic_ncols=terminal, ascii=not terminal, file=sys.stderr if terminal else Lines(),
+        dynamic_ncols=terminal and columns is None, ncols=columns, nrows=rows, ascii=not terminal,
+        file=sys.stderr if terminal else Lines(),
         mininterval=0.2 if terminal else SECONDS_BETWEEN_LINES, delay=0 if terminal else SECONDS_BETWEEN_LINES,
     )  # fmt: skip
     if shown and done:
@@ -43,6 +48,14 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
     if shown and (watcher := _watcher.get()):
         watcher(progress_bar)
     return progress_bar
+
+
+def _states_no_width() -> bool:
+    """Return whether the terminal reports 0 columns, as some containers' do: tqdm then draws nothing."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns == 0
+    except (OSError, ValueError):  # no file, as in a notebook
+        return False
 
 
 def in_notebook() -> bool:

@@ -11,9 +11,13 @@ import pytest
 SCRIPT = """
 import signal
 import time
+import sys
 from flows import interrupt
+from storage.store import begun_runs
 from tasks.runtime.signals import DeferredSigterm
 
+if "begin" in sys.argv:
+    begun_runs.begin()
 interrupt.SECONDS_TO_UNWIND = 0.5
 signal.signal(signal.SIGINT, lambda *_: None)  # as where KeyboardInterrupt is raised in a finaliser, which drops it
 with interrupt.ending_promptly():
@@ -28,12 +32,15 @@ with interrupt.ending_promptly():
 """
 
 
+@pytest.mark.parametrize(("argument", "ending"), [("begin", "; the same command resumes this run"), ("", "")])
 @pytest.mark.parametrize(
     ("number", "code", "output"), [(signal.SIGINT, 130, ""), (signal.SIGTERM, -signal.SIGTERM, "saved\n")]
 )
-def test_a_training_that_does_not_answer_is_ended(number: signal.Signals, code: int, output: str) -> None:
+def test_a_training_that_does_not_answer_is_ended(
+    number: signal.Signals, code: int, output: str, argument: str, ending: str
+) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SCRIPT, argument], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "training\n"
@@ -42,4 +49,4 @@ def test_a_training_that_does_not_answer_is_ended(number: signal.Signals, code: 
 
     assert process.returncode == code, errors
     assert rest == output
-    assert errors.endswith("; the same command resumes this run\n")
+    assert errors.endswith(f"{'interrupted' if number == signal.SIGINT else 'ended by SIGTERM'}{ending}\n")

@@ -40,10 +40,14 @@ def refused(folder: Path, message: str, *options: str, pairs: str = "pairs.jsonl
 
 def test_what_cannot_work_is_refused_before_anything_is_built(folder: Path) -> None:
     refused(folder, "none.tsv: expected a file of pairs", pairs="none.tsv")
+    (folder / "broken.tsv").write_text("a passage without a query\n")
+    refused(folder, "broken.tsv line 1: expected passage<TAB>query", pairs="broken.tsv")
     refused(folder, "--learning-rate 0.0: Input should be greater than 0", "--learning-rate", "0")
     refused(folder, "--validation 1.0: Input should be less than 1", "--validation", "1")
     assert run(folder, "--epochs", "0").exit_code == 2
     assert run(folder, "--keep", "middle").exit_code == 2
+    (folder / "start" / "config.json").write_text("{")
+    refused(folder, "Hugging Face cannot load it")
     (folder / "out").mkdir()
     (folder / "out" / "mine").write_text("")
     refused(folder, "expected a folder that does not exist yet, or an empty one")

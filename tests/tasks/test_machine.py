@@ -153,6 +153,7 @@ def test_a_manifest_names_the_gpu_of_the_setting(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_run_states_what_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(environment, "num_cores", lambda: 8)
     monkeypatch.setattr(environment, "free_memory", lambda: 3 * GIB)
     monkeypatch.setattr(environment, "num_gpus", lambda: 4)

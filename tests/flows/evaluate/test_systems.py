@@ -95,7 +95,7 @@ def test_bm25_and_models_from_packages_are_known_by_name(suite: Suite, store: St
     ("models", "message"),
     [
         (["bm25", "bm25"], "the name bm25 in common; give each its own: NAME=MODEL"),
-        (["abcdef12"], "no artifact matches this prefix"),
+        (["abcdef12"], "no artifact has a key like this; expected one key or its beginning"),
         (["package:nothing_of_the_kind/model"], "is not installed"),
     ],
 )

@@ -238,13 +238,16 @@ def test_where_no_checksum_is_known_what_came_is_looked_at(
 def test_without_a_network_one_line_says_what_to_do(
     publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unreachable = Remote("http://127.0.0.1:9/marco.tar.gz", ("para.title.txt",), archive=True)
+    unreachable = Remote("http://127.0.0.1:9/marco.tar.gz", ("para.title.txt",), archive=True, part="titles")
     monkeypatch.setitem(official_files.OFFICIAL, "tiny", Official((unreachable,), "terms"))
 
     with pytest.raises(UserError) as raised:
-        fetch("tiny", tmp_path)
+        fetch("tiny", tmp_path / "tiny")
     assert "cannot be reached (ConnectionError)" in str(raised.value)
-    assert f"put para.title.txt into {tmp_path} by hand" in str(raised.value)
+    assert f"put para.title.txt into {tmp_path / 'tiny'} by hand; if only this server is down, --without titles" in str(
+        raised.value
+    )
+    assert list(tmp_path.iterdir()) == []  # no empty folder stays
 
 
 def test_an_unknown_name_lists_the_known_ones(publisher: Publisher, tmp_path: Path) -> None:

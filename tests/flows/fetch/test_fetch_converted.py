@@ -99,7 +99,9 @@ def test_another_file_is_refused_and_a_file_can_be_put_there_by_hand(published: 
     published.files[address] = content.replace(b"old", b"new")
     by_hand = tmp_path / UNFINISHED / "dev-v1.1.json"
 
-    with pytest.raises(UserError, match=r"not the expected file .*put it into .*\.fetching by hand as dev-v1\.1\.json"):
+    with pytest.raises(
+        UserError, match=r"not the expected file .*create .*\.fetching, put it there by hand as dev-v1\.1\.json"
+    ):
         fetch("squad", tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     del published.files[address]

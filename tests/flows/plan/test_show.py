@@ -1,8 +1,13 @@
 """What `pretrieve plan` prints: texts and numbers of each stage, and the sum of the hours."""
 
-from flows.plan.estimates import StageEstimate, _without_hours
+from pathlib import Path
+
+import pytest
+
+from flows.plan.estimates import StageEstimate, _without_hours, estimated
 from flows.plan.gpu_needs import Need
-from flows.plan.show import legend, stage_as_json, total_time
+from flows.plan.gpus import find_gpu
+from flows.plan.show import _cells, legend, plan_table, stage_as_json, total_time
 
 
 def row(hours: float | None, *, cached: bool = False) -> StageEstimate:
@@ -58,3 +63,24 @@ def test_the_legend_explains_the_signs_that_the_table_has() -> None:
 
 def test_without_an_estimate_there_is_no_total() -> None:
     assert total_time([row(None), row(None, cached=True)]) == ""
+
+
+def test_the_table_gives_times_with_their_units() -> None:
+    times = [_cells(row(hours))["hours"] for hours in (4.2 / 3600, 0.5, 5.2, 1234.56)]
+
+    assert times == ["~4.2 s", "~30 min 0 s", "~5 h 12 min", "~1,235 h"]
+    assert [column.header for column in plan_table("title", []).columns][-1] == "time"
+
+
+def test_searches_are_told_apart_by_their_split_and_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+    rows = [_cells(stage) for stage in estimated("quickstart", tmp_path / "store", [], find_gpu("h200")).rows]
+
+    searches = [(stage["stage"], stage["round"]) for stage in rows if stage["stage"].startswith("search")]
+    assert len(set(searches)) == len(searches) > 5
+    assert ("search few_train", "bm25") in searches
+    assert ("search many_test", "bm25_doc2query") in searches
+    assert ("search many_test", "retriever_1") in searches
+    ingested = [stage["stage"] for stage in rows if stage["stage"].startswith("ingest_")]
+    assert len(set(ingested)) == len(ingested) == 5
+    assert max(len(stage["stage"]) for stage in rows) == len("pseudo_queries_as_queries")  # no wider than before

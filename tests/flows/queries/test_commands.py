@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flows.queries.build import BuildResult, build, planned_corpus, record_version
+from flows.queries.build import BuildResult, build, next_commands, planned_corpus, record_version
 from flows.queries.chain import corpus
 from flows.queries.diff import show_difference
 from flows.queries.list import list_versions
@@ -155,6 +155,25 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     assert f"{before[0]}: its bytes do not match the hash in its name" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_build_names_the_users_collection_and_ends_with_the_next_commands(
+    changes: list[str], collection: Path, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(NAME, store.root, changes, version_name="mine")
+
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"pseudo-queries of {collection.name}: 8 stages, 0 cached")
+    lines = printed.out.splitlines()
+    assert Path(lines[0].removeprefix("mine@1: ")).is_dir()
+    page = Path(lines[1].removeprefix("page: ")).read_text()
+    assert f"<h1>Pseudo-queries of {collection.name} (mine)</h1>" in page
+    assert lines[2:] == [
+        f"next: pretrieve queries export mine@1 DIR --format beir --store {store.root}",
+        f"      pretrieve queries stats mine@1 --store {store.root}",
+    ]
+    assert "--store" not in next_commands("mine@1", Path("artifacts"))
+
+
 def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[10] ^= 1
@@ -219,8 +238,11 @@ def test_what_cannot_be_replaced_is_said(changes: list[str], store: Store, tmp_p
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("queries.model=null", "give one: a model, how to train one"),
-        ("queries.file=x.jsonl", "give one: a model, how to train one"),
+        (
+            "queries.model=null",
+            "queries: expected one of model, train, file, found none; add --set queries.model=MODEL",
+        ),
+        ("queries.file=x.jsonl", "found model and file; set the others to null, for example --set queries.file=null"),
         ("queries.generate.prompt=nothing", "expected a text with {passage} in it"),
         ("queries.generate.stop=x", "stop: expected null where there is no prompt"),
         ("contexts.pseudo_queries=3", "expected at most the 2 that are generated"),

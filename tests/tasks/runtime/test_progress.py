@@ -1,0 +1,35 @@
+"""Bars on terminals, also on one that reports a width of 0 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+
+SCRIPT = """
+from tasks.runtime.progress import bar
+with bar(what="reading", unit="documents", total=4) as counter:
+    counter.update(2)
+    counter.refresh()
+"""
+
+
+@pytest.mark.parametrize("columns", [0, 60])
+def test_a_bar_is_drawn_whatever_width_the_terminal_states(columns: int) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 0 if not columns else 20, columns, 0, 0))
+
+    subprocess.run([sys.executable, "-c", SCRIPT], stderr=theirs, check=True, timeout=100)
+
+    os.close(theirs)
+    drawn = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "reading:  50%|" in drawn
+    assert "2/4" in drawn
+    assert "█" in drawn
