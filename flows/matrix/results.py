@@ -9,9 +9,9 @@ from typing import Any
 
 from flows.finished_runs import FinishedRun, Measurement
 from flows.matrix.attempts import State
-from flows.matrix.grid import Cell, Variant
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
+from flows.recipe.grid import Cell, Variant
 from storage.files import write_atomically
 from storage.store.lookup import must_exist
 from storage.store.run_notes import read_notes

@@ -9,13 +9,12 @@ from flows.chain.pretraining import pretraining_spans, retrieved_passages
 from flows.chain.pseudo_queries import PseudoQueryGenerators
 from flows.chain.rankers import Bm25System
 from flows.chain.training_examples import judged_examples
+from flows.recipe.replacement import NO_QUERIES
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
-
-NO_QUERIES = "queries: this recipe generates none; expected a section as in configs/quickstart.yaml"
 
 
 @dataclass(frozen=True)
