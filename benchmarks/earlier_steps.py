@@ -38,7 +38,8 @@ from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning, ObjectiveSettings
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import lexical
 from models.retrievers.views.dense import Settings as Dense
 from models.row_random import RowRandom

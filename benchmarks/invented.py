@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer
 from storage.datasets import vital_wikipedia
@@ -89,11 +91,11 @@ def make_models(folder: Path) -> None:
 
 
 def _retriever(views: RetrieverSettings, tokenizer: Path) -> Retriever:
-    config = bert.BertConfig(
+    config = BertConfig(
         vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=2 * WIDTH,
         max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    model = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
+    model = Retriever(DenseEncoder(BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
     with torch.no_grad():
         for parameter in model.parameters():  # else all texts are nearly alike, and every score is a tie
             parameter.add_(torch.randn_like(parameter) * SPREAD)

@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.pretraining import Initialisation, TermCounts
 from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder, save_pooling
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.tokens import Tokenizer as WordPieces
 
@@ -99,12 +101,12 @@ def save_t5(folder: Path, pieces: list[str], *, seed: int = 5, **changes: float)
 
 def tiny_bert(
     *, seed: int = 0, dropout: float = 0.0, spread: float = 0.2, max_position_embeddings: int = 64
-) -> bert.BertForMaskedLM:
+) -> BertForMaskedLM:
     """Random weights, biases and LayerNorms too: far enough from 0 that a wrong one shows."""
     torch.manual_seed(seed)
     shape = {**SHAPE, "max_position_embeddings": max_position_embeddings}
-    config = bert.BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    model = bert.BertForMaskedLM(config)
+    config = BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    model = BertForMaskedLM(config)
     if spread:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -116,7 +118,7 @@ def save_backbone(
     folder: Path, *, seed: int = 0, dropout: float = 0.0, spread: float = 0.0, pooling: Pooling = "cls"
 ) -> Path:
     """A whole checkpoint's folder; by default weights are as a fresh BERT's."""
-    bert.save(model := tiny_bert(seed=seed, dropout=dropout, spread=spread), folder)
+    (model := tiny_bert(seed=seed, dropout=dropout, spread=spread)).save(folder)
     save_pooling(folder, pooling, model.config.hidden_size)
     save_tokenizer(folder)
     return folder

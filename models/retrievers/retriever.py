@@ -27,9 +27,7 @@ from models.representation import Representation, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Experts
-from models.retrievers.retriever_settings import Prompts as Prompts
-from models.retrievers.retriever_settings import RetrieverSettings as RetrieverSettings
-from models.retrievers.retriever_settings import ViewName as ViewName
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense, late, lexical
 from models.retrievers.views.dense import Settings as Dense
 from models.tokens import Tokenizer, Tokens

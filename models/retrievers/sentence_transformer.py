@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from models import hugging_face
 from models.model_files import UnusableModel, check_fit, read_json, read_weights
 from models.representation import Representation, Role
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.sentence_transformer_files import (
     MODULES,
     compared_by_cosine,

@@ -16,8 +16,11 @@ from models.retrievers import objective, retriever
 from models.retrievers.came import Competition
 from models.retrievers.examples import Examples, known_positives
 from models.retrievers.objective import Distillation, Finetuning, Flops
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.retriever import ViewName as ViewName  # for recipe schemas, since flows/ may not import models/
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.retriever_settings import (
+    ViewName as ViewName,  # for recipe schemas, since flows/ may not import models/
+)
 from models.retrievers.towers import QUERY
 from models.retrievers.views.dense import Settings as Dense
 from models.retrievers.views.late import marker_ids

@@ -18,15 +18,8 @@ from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.load import is_foreign
-from models.retrievers.retriever import (
-    HEADS_FILE,
-    LOADED,
-    NEW,
-    RETRIEVER_SETTINGS,
-    RETRIEVER_WEIGHTS,
-    RetrieverSettings,
-    save_settings,
-)
+from models.retrievers.retriever import HEADS_FILE, LOADED, NEW, RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS, save_settings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
 from models.retrievers.views.dense import Settings as Dense

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import late, lexical
 from models.tokens import Tokenizer
 

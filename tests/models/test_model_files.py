@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DistilBertConfig, DistilBertModel
 
-from models.layers import bert
+from models.layers.bert_config import BertConfig
 from models.retrievers import cross_encoder, retriever
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
@@ -53,7 +53,7 @@ def save_distilbert(folder: Path) -> None:
 
 
 def save_cross_encoder(folder: Path) -> None:
-    cross_encoder.save(CrossEncoder(bert.BertConfig(**SHAPE)), folder)
+    cross_encoder.save(CrossEncoder(BertConfig(**SHAPE)), folder)
     save_tokenizer(folder)
 
 

@@ -11,7 +11,8 @@ from torch.nn.functional import normalize
 from models.representation import Role
 from models.retrievers import load as loading
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, save
+from models.retrievers.retriever import Retriever, save
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import late, lexical
 from models.tokens import Tokenizer
 from tests.tiny import LATE, LEXICAL, PIECES, save_tokenizer, tiny_bert, tiny_tokenizer

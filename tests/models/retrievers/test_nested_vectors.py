@@ -10,9 +10,11 @@ from torch import Tensor
 
 from models.representation import Representation
 from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.came import Competition
 from models.retrievers.nested_vectors import truncated
-from models.retrievers.objective import Competition, Distillation, Finetuning, ObjectiveSettings
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.objective import Distillation, Finetuning, ObjectiveSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views.dense import Settings as Dense
 from tasks.training.grad_cache import gradients
 from tests.models.retrievers.test_objective import examples, exclusions

@@ -12,7 +12,8 @@ from models.representation import Representation
 from models.retrievers import retriever as retrievers
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, load, load_for_training, save
+from models.retrievers.retriever import Retriever, load, load_for_training, save
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens
 from tests.models.retrievers.random_examples import random_tokens

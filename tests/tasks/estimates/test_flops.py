@@ -9,10 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.objective import Losses, Vectors
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense, lexical
 from models.tokens import Tokens, pad
 from storage.errors import UserError
@@ -26,7 +27,7 @@ LAYERS = 6
 
 def shape_only(folder: Path) -> Path:
     """A tiny backbone's shape and tokenizer, without weights."""
-    bert.BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
+    BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
     save_tokenizer(folder)
     return folder
 
@@ -37,7 +38,7 @@ DENSE = RetrieverSettings(dense=dense.Settings(dim=None))
 class Plain(nn.Module):
     """A BERT and nothing else."""
 
-    def __init__(self, model: bert.BertForMaskedLM) -> None:
+    def __init__(self, model: BertForMaskedLM) -> None:
         super().__init__()
         self.model = model
 

@@ -15,7 +15,7 @@ from models.layers.bert_config import BertConfig
 from models.papers import cpdae
 from models.pretraining import Initialisation
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import lexical
 from models.row_random import RowRandom
 from models.tokens import pad

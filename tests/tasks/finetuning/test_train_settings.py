@@ -2,7 +2,7 @@
 
 import pytest
 
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import late
 from tasks.finetuning.train import Training
 from tests.tasks.finetuning.training_tables import TRAINING, TrainingTables

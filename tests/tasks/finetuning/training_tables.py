@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense
 from models.tokens import Tokenizer
 from storage.artifact import Artifact

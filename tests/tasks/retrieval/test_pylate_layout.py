@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.retriever_settings import Prompts
+from models.retrievers.retriever_settings import Prompts, RetrieverSettings
 from models.retrievers.views.late import Settings as Late
 from tasks.retrieval.package_modules import Lengths
 from tasks.retrieval.pylate_layout import fits

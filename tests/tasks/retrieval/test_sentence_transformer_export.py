@@ -16,8 +16,8 @@ from models.representation import Pooling
 from models.retrievers import load as loading
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, save
-from models.retrievers.retriever_settings import Prompts
+from models.retrievers.retriever import Retriever, save
+from models.retrievers.retriever_settings import Prompts, RetrieverSettings
 from models.retrievers.views.dense import Settings as Dense
 from models.retrievers.views.late import Settings as Late
 from models.retrievers.views.lexical import Settings as Lexical

@@ -16,7 +16,8 @@ from models.pretraining import RawBatch
 from models.retrievers import objective as finetuning
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import dense
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
