@@ -41,7 +41,8 @@ from models.retrievers.objective import Finetuning, ObjectiveSettings
 from models.retrievers.retriever import Retriever
 from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import lexical
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.row_random import RowRandom
 from tasks.training.grad_cache import gradients
 from tasks.training.optimiser import OptimisationSettings, Optimiser
@@ -51,8 +52,8 @@ DEVICES = ("cpu",)
 DISCARDED, LOOP = "with a discarded pass", "a loop over texts"
 PROCESSES, GROUP = 2, 16
 COT_MOTE = RetrieverSettings(
-    dense=Dense(dim=None),
-    lexical=lexical.Settings(
+    dense=DenseSettings(dim=None),
+    lexical=LexicalSettings(
         activation="log1p_relu", head="mlm", pool_specials=True, top_passages=None, top_queries=None
     ),
 )

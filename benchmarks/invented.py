@@ -23,7 +23,9 @@ from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever import Retriever
 from models.retrievers.retriever_settings import RetrieverSettings
-from models.retrievers.views import dense, late, lexical
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer
 from storage.datasets import vital_wikipedia
 from storage.store import sources
@@ -35,11 +37,11 @@ WORDS = 2000  # that the models know; any other is [UNK]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 POSITIONS, WIDTH, SPREAD = 160, 32, 0.2
 VIEWS = {
-    "dense": RetrieverSettings(dense=dense.Settings(dim=None)),
-    "lexical": RetrieverSettings(lexical=lexical.Settings(
+    "dense": RetrieverSettings(dense=DenseSettings(dim=None)),
+    "lexical": RetrieverSettings(lexical=LexicalSettings(
         activation="log1p_relu", head="mlm", pool_specials=True, top_passages=64, top_queries=32
     )),
-    "late": RetrieverSettings(late=late.Settings(
+    "late": RetrieverSettings(late=LateSettings(
         dim=16, bias=False, normalise=True, exact_match=False, skip_punctuation=False, query_masks=None, use_cls=True,
         use_sep=True,
     )),

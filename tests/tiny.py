@@ -19,7 +19,9 @@ from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder, save_pooling
 from models.retrievers.retriever import Retriever
 from models.retrievers.retriever_settings import RetrieverSettings
-from models.retrievers.views import dense, late, lexical
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer as WordPieces
 
 if TYPE_CHECKING:
@@ -144,21 +146,21 @@ LEXICAL = {
     "activation": "log1p_relu", "head": "mlm", "pool_specials": True, "top_passages": None, "top_queries": None
 }  # fmt: skip
 RETRIEVERS = {
-    "dpr": RetrieverSettings(dense=dense.Settings(dim=None)),
-    "splade": RetrieverSettings(lexical=lexical.Settings(**LEXICAL)),
-    "colbert": RetrieverSettings(late=late.Settings(**LATE | {"normalise": True, "query_masks": 12})),
+    "dpr": RetrieverSettings(dense=DenseSettings(dim=None)),
+    "splade": RetrieverSettings(lexical=LexicalSettings(**LEXICAL)),
+    "colbert": RetrieverSettings(late=LateSettings(**LATE | {"normalise": True, "query_masks": 12})),
     "coil": RetrieverSettings(
-        dense=dense.Settings(dim=6), late=late.Settings(**LATE | {"exact_match": True, "use_cls": False})
+        dense=DenseSettings(dim=6), late=LateSettings(**LATE | {"exact_match": True, "use_cls": False})
     ),
     "hybrid": RetrieverSettings(
-        dense=dense.Settings(dim=None, weight=0.5), lexical=lexical.Settings(**LEXICAL, weight=2.0)
+        dense=DenseSettings(dim=None, weight=0.5), lexical=LexicalSettings(**LEXICAL, weight=2.0)
     ),
     "duplex": RetrieverSettings(
-        dense=dense.Settings(dim=16),
-        lexical=lexical.Settings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
+        dense=DenseSettings(dim=16),
+        lexical=LexicalSettings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
     ),
     "mixture": RetrieverSettings(
-        dense=dense.Settings(dim=None), late=late.Settings(**LATE), lexical=lexical.Settings(**LEXICAL),
+        dense=DenseSettings(dim=None), late=LateSettings(**LATE), lexical=LexicalSettings(**LEXICAL),
         shared_layers=1,
     ),
 }  # fmt: skip

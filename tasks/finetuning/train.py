@@ -22,7 +22,7 @@ from models.retrievers.retriever_settings import (
     ViewName as ViewName,  # for recipe schemas, since flows/ may not import models/
 )
 from models.retrievers.towers import QUERY
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from models.retrievers.views.late import marker_ids
 from models.settings import omitted_at
 from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
@@ -43,7 +43,7 @@ from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
 
-PLAIN = RetrieverSettings(dense=Dense(dim=None))
+PLAIN = RetrieverSettings(dense=DenseSettings(dim=None))
 """The settings of a retriever that no recipe describes: one dense vector."""
 
 

@@ -22,7 +22,7 @@ from models.retrievers.retriever import HEADS_FILE, LOADED, NEW, RETRIEVER_SETTI
 from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from models.tokens import FILES, Tokenizer, copy_tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
@@ -149,7 +149,7 @@ def save_checkpoint(
     with writing_files(out) as folder:
         towers.save(encoder, folder)
         if kept or is_foreign(folder):  # without settings another family is opened by sentence-transformers' rules
-            save_settings(kept or RetrieverSettings(dense=Dense(dim=None)), folder)
+            save_settings(kept or RetrieverSettings(dense=DenseSettings(dim=None)), folder)
         copy_tokenizer(tokenizer, folder)
         if (folder / towers.QUERY).is_dir():
             copy_tokenizer(tokenizer, folder / towers.QUERY)

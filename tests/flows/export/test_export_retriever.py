@@ -15,7 +15,7 @@ from models.representation import Pooling
 from models.retrievers import load, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever_settings import RetrieverSettings
-from models.retrievers.views.dense import Settings as DenseSettings
+from models.retrievers.views.dense import DenseSettings
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings

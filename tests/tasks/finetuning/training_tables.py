@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from models.retrievers.retriever_settings import RetrieverSettings
-from models.retrievers.views import dense
+from models.retrievers.views.dense import DenseSettings
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.tables import (
@@ -30,7 +30,7 @@ FITTING = OptimisationSettings(
 
 
 TRAINING = Training(
-    retriever=RetrieverSettings(dense=dense.Settings(dim=None)), contrasts=["sum"],
+    retriever=RetrieverSettings(dense=DenseSettings(dim=None)), contrasts=["sum"],
     epochs=4, batch_queries=4, passages_per_query=3, temperature=1.0, mask_known_positives=True, query_max_tokens=12,
     passage_max_tokens=20, fit=FITTING, seed=5,
 )  # fmt: skip
