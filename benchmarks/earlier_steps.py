@@ -92,9 +92,9 @@ def _retro_mae(folder: Path, size: Size) -> Iterator[Case]:
     """Yield the case of a step that this process and another take together."""
     context = get_context("spawn")
     here, there = context.Pipe()
-    other = context.Process(target=_take_steps, args=(there, folder / "meeting", size), daemon=True)
+    other = context.Process(target=_take_steps, args=(there, folder / "rendezvous", size), daemon=True)
     other.start()
-    with _joined(folder / "meeting", rank=0):
+    with _joined(folder / "rendezvous", rank=0):
         steps = _retro_mae_steps(size)
 
         def together(name: str) -> Step:
@@ -112,19 +112,19 @@ def _retro_mae(folder: Path, size: Size) -> Iterator[Case]:
     other.join()
 
 
-def _take_steps(orders: Connection, meeting: Path, size: Size) -> None:
+def _take_steps(orders: Connection, rendezvous: Path, size: Size) -> None:
     """Take the steps that the first process names, as the second."""
     torch.set_num_threads(1)
-    with on_one_thread("cpu"), _joined(meeting, rank=1):
+    with on_one_thread("cpu"), _joined(rendezvous, rank=1):
         steps = _retro_mae_steps(size)
         while (name := orders.recv()) is not None:
             steps[name]()
 
 
 @contextlib.contextmanager
-def _joined(meeting: Path, rank: int) -> Iterator[None]:
+def _joined(rendezvous: Path, rank: int) -> Iterator[None]:
     """Train together with the other process in the block; the two meet in a file."""
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=PROCESSES)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=PROCESSES)
     try:
         yield
     finally:

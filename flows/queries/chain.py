@@ -18,7 +18,7 @@ from storage.tables import Passages, PseudoQueries
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PseudoQueryCorpus:
     """Passages, their pseudo-queries, and the queries' quality."""
 
     passages: Artifact[Passages]
@@ -26,11 +26,11 @@ class Corpus:
     quality: Artifact[Any]
 
 
-def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
+def corpus(recipe: Recipe[Any], store: Store) -> PseudoQueryCorpus:
     """Return the passages that the recipe generates queries for, with their queries."""
     generators, passages = generators_of(recipe, store)
     queries = generators.generate(passages)
-    return Corpus(passages, queries, generators.quality(passages, queries))
+    return PseudoQueryCorpus(passages, queries, generators.quality(passages, queries))
 
 
 def generators_of(recipe: Recipe[Any], store: Store) -> tuple[PseudoQueryGenerators, Artifact[Passages]]:

@@ -113,7 +113,7 @@ def sample_pairs(
     query_rows = first_rows(queries, Queries, "query_id", judged["query_id"].to_pylist(), ["text"])
     first_passages = first_rows(passages, Passages, "doc_id", judged["doc_id"].to_pylist(), ["passage_id"])
     salt = str(settings.seed)
-    order = sorted(
+    sampled = sorted(
         (
             share(row["query_id"], salt),
             share(f"{row['query_id']}\0{row['doc_id']}", salt),
@@ -124,7 +124,7 @@ def sample_pairs(
         if row["query_id"] in query_rows and row["doc_id"] in first_passages
     )
     document_of: dict[str, str] = {}
-    for _, _, query, document in order:
+    for _, _, query, document in sampled:
         if query not in document_of and document not in document_of.values() and len(document_of) < settings.pairs:
             document_of[query] = document
     passage_ids = [first_passages[document]["passage_id"] for document in document_of.values()]

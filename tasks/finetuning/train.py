@@ -35,7 +35,7 @@ from tasks.finetuning.teacher_scores import ScoreLookup
 from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import BackboneSettings, check_retriever, untrained
 from tasks.retrieval.encode import Encoding, check_below
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
 from tasks.training.initial_heads import log_heads, parts
@@ -133,7 +133,7 @@ def train(
     log_heads("train", {f"heads of the views ({parts(own)})": model.origin} if (own := model.own()) else {})
     settings = settings.model_copy(update={"retriever": model.settings})  # with the checkpoint's prompts
     data = TrainingData.read(
-        queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
+        queries, PassagesWithTexts.share(out, passages), positives, negatives, settings, mined_only=scores is not None
     )
     teacher = None if scores is None else ScoreLookup.read(scores, data)
     batches = RetrieverBatches(data, Tokenizer.load(start.path), settings, teacher)

@@ -69,7 +69,7 @@ def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> Non
     are copied.
     """
     torch.manual_seed(settings.seed)
-    encoder = opened(weights.path, settings)
+    encoder = open_backbone(weights.path, settings)
     is_new = encoder.passage.has_new_head
     everything = "newly initialised, as all weights" if settings.start == "random" else LOADED
     log_heads("initialise", {"vocabulary head": NEW if is_new else everything})
@@ -83,7 +83,7 @@ def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> Non
                 shutil.copyfile(weights.path / name, temporary)
 
 
-def opened(folder: Path, settings: BackboneSettings) -> DenseEncoder:
+def open_backbone(folder: Path, settings: BackboneSettings) -> DenseEncoder:
     """Return the encoders of a folder and the settings; raise UserError if the folder is broken or does not fit."""
     try:
         with refuse_unusable(folder):

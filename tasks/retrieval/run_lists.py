@@ -105,7 +105,7 @@ class RunLists:
 
 
 @dataclass(frozen=True)
-class Union:
+class ListUnion:
     """The union of several runs' lists for a block of queries: U pairs of a query and a passage."""
 
     query_ids: pa.Array
@@ -143,7 +143,7 @@ class Union:
         return np.intersect1d(self.keys, keys, return_indices=True)[1]
 
 
-def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) -> Iterator[Union]:
+def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) -> Iterator[ListUnion]:
     """Yield the union of all runs' lists up to `depth` for these queries, block by block."""
     indices = [pc.index_in(query_ids, value_set=run.query_ids).fill_null(-1).to_numpy() for run in lists]
     for start in range(0, len(query_ids), QUERIES_PER_BLOCK):
@@ -152,7 +152,7 @@ def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) ->
         yield union_of(query_ids[start:end], rows)
 
 
-def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> Union:
+def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> ListUnion:
     """Return the union of several runs' lists for a block of queries."""
     chunks = [chunk for rows in lists for chunk in rows.passage_ids.chunks]
     encoded = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
@@ -160,4 +160,4 @@ def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> Union:
     keys = queries * len(encoded.dictionary) + encoded.indices.to_numpy()
     keys_U, pairs = np.unique(keys, return_inverse=True)
     ends = np.cumsum([len(rows.queries) for rows in lists])[:-1]
-    return Union(query_ids, encoded.dictionary, keys_U, lists, np.split(pairs, ends))
+    return ListUnion(query_ids, encoded.dictionary, keys_U, lists, np.split(pairs, ends))

@@ -17,7 +17,7 @@ from tasks.evaluation.evaluate import Evaluation, evaluate
 from tasks.evaluation.trec_run_file import trec_lines
 from tasks.finetuning.select_queries import ExpertSelection, suited_queries
 from tasks.pretraining import context_shards, count_terms, pair_contexts
-from tasks.retrieval.shared_passages import Corpus, share_passages, temporary_index
+from tasks.retrieval.shared_passages import PassagesWithTexts, share_passages, temporary_index
 from tests.memory import peak_bytes
 from tests.tasks.corpora import pseudo_query
 from tests.tiny import save_tokenizer
@@ -72,7 +72,7 @@ class Tables:
 
 
 def train_corpus(out: Path, tables: Tables) -> None:
-    corpus = Corpus.share(out, tables.passages)
+    corpus = PassagesWithTexts.share(out, tables.passages)
     assert corpus.texts([5, 0]) == ["king stone. " * 9] * 2
     assert corpus.documents([5, 0]) == ["d2", "d0"]
 

@@ -20,7 +20,7 @@ from storage.tables import (
 )  # fmt: skip
 from tasks.finetuning.train import RetrieverBatches, Training
 from tasks.finetuning.training_data import ExampleSettings, TrainingData
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import WORDS
 
@@ -83,7 +83,7 @@ def read_data(
     negatives: Artifact[Negatives], settings: ExampleSettings, mined_only: bool = False,
 ) -> TrainingData:  # fmt: skip
     """The training data of these tables, whose passages are shared in a folder next to theirs."""
-    corpus = Corpus.share(passages.path.with_name(f"{passages.path.name}-shared"), passages)
+    corpus = PassagesWithTexts.share(passages.path.with_name(f"{passages.path.name}-shared"), passages)
     return TrainingData.read(queries, corpus, positives, negatives, settings, mined_only=mined_only)
 
 
