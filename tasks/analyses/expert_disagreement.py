@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from storage import settings as base
@@ -27,7 +28,7 @@ from tasks.analyses import write
 from tasks.evaluation.overlap import rank_biased_overlap
 from tasks.finetuning.candidates import relevant_passages
 from tasks.pseudo_queries.quality_counts import shortened
-from tasks.retrieval.run_lists import ListUnion, Rows, RunLists, Values, unions
+from tasks.retrieval.run_lists import ListUnion, Rows, RunLists, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -143,7 +144,7 @@ def _relevant_ranks(
     return by_query
 
 
-def mean_overlap(union: ListUnion, p: float) -> Values:
+def mean_overlap(union: ListUnion, p: float) -> NDArray[np.float64]:
     """Return the rank-biased overlap of each query's lists, the mean over all pairs of views; 0 for an empty list."""
     ranks_RU = [union.spread(run, rows.ranks) for run, rows in enumerate(union.lists)]
     lengths_RQ = [np.bincount(rows.queries, minlength=len(union.query_ids)) for rows in union.lists]

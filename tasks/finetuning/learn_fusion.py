@@ -27,7 +27,7 @@ from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores
 from tasks.retrieval.ranking import Indices, ranges
-from tasks.retrieval.run_lists import ListUnion, RunLists, Values, unions
+from tasks.retrieval.run_lists import ListUnion, RunLists, unions
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
@@ -144,7 +144,7 @@ class FusionExamples:
         with writing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, positives=positives, rivals=rivals, counts=counts)
 
-    def loss(self, weights: Sequence[float]) -> tuple[float, Values]:
+    def loss(self, weights: Sequence[float]) -> tuple[float, NDArray[np.float64]]:
         """Return the sum of the positives' cross-entropies, and its gradient [R].
 
         It is computed column by column: the order of sums in a matrix product depends on the number of threads.

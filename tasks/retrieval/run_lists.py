@@ -19,8 +19,6 @@ from storage.rows import parts, table_blocks
 from storage.tables import Run
 from tasks.retrieval.ranking import Indices, ranges
 
-Values = NDArray[np.float64]
-
 QUERIES_PER_BLOCK = 128  # whose lists are in memory at a time
 ROWS_PER_BLOCK = 2**19  # of a run that is read in its order; more where one query has more
 SCHEMA = pa.schema([Run.schema.field(name) for name in ("passage_id", "score")])
@@ -50,7 +48,7 @@ class Rows:
     """The query of each row, as an index into the block."""
     ranks: Indices
     passage_ids: pa.ChunkedArray
-    scores: Values
+    scores: NDArray[np.float64]
 
 
 class RunLists:
