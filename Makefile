@@ -126,7 +126,7 @@ growth: environment data ## how each stage's time and memory grow with the colle
 	$(BIN)/python -m benchmarks.growth
 
 results: environment ## write docs/results.md and the README's table from the reports in results/
-	$(BIN)/python -m flows.study.write_docs
+	$(BIN)/python -m flows.documentation.results
 	$(BIN)/python -m flows.seed_results
 
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them

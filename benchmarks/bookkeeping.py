@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.contest import OURS, Case
 from storage.store import sources
 from storage.store.store import Store
-from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.ingest import TextSelection, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.session import Execution, Session, session
 
@@ -141,7 +141,7 @@ def _toy(folder: Path) -> None:
     collection = str(folder / "collection")
     source: Callable[..., Any] = partial(sources.dataset, "beir", collection)
     corpus = ingest_corpus(
-        source("corpus"), settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False)
+        source("corpus"), settings=TextSelection(reader="beir", name="corpus", fraction=None, complete=False)
     )
     topics = Topics(reader="beir", split="test", fraction=None, complete=False, relevant_alone=False)
     queries = ingest_queries(source("queries", "test"), settings=topics)

@@ -38,9 +38,11 @@ from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning, ObjectiveSettings
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import lexical
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.row_random import RowRandom
 from tasks.training.grad_cache import gradients
 from tasks.training.optimiser import OptimisationSettings, Optimiser
@@ -50,8 +52,8 @@ DEVICES = ("cpu",)
 DISCARDED, LOOP = "with a discarded pass", "a loop over texts"
 PROCESSES, GROUP = 2, 16
 COT_MOTE = RetrieverSettings(
-    dense=Dense(dim=None),
-    lexical=lexical.Settings(
+    dense=DenseSettings(dim=None),
+    lexical=LexicalSettings(
         activation="log1p_relu", head="mlm", pool_specials=True, top_passages=None, top_queries=None
     ),
 )
@@ -90,9 +92,9 @@ def _retro_mae(folder: Path, size: Size) -> Iterator[Case]:
     """Yield the case of a step that this process and another take together."""
     context = get_context("spawn")
     here, there = context.Pipe()
-    other = context.Process(target=_take_steps, args=(there, folder / "meeting", size), daemon=True)
+    other = context.Process(target=_take_steps, args=(there, folder / "rendezvous", size), daemon=True)
     other.start()
-    with _joined(folder / "meeting", rank=0):
+    with _joined(folder / "rendezvous", rank=0):
         steps = _retro_mae_steps(size)
 
         def together(name: str) -> Step:
@@ -110,19 +112,19 @@ def _retro_mae(folder: Path, size: Size) -> Iterator[Case]:
     other.join()
 
 
-def _take_steps(orders: Connection, meeting: Path, size: Size) -> None:
+def _take_steps(orders: Connection, rendezvous: Path, size: Size) -> None:
     """Take the steps that the first process names, as the second."""
     torch.set_num_threads(1)
-    with on_one_thread("cpu"), _joined(meeting, rank=1):
+    with on_one_thread("cpu"), _joined(rendezvous, rank=1):
         steps = _retro_mae_steps(size)
         while (name := orders.recv()) is not None:
             steps[name]()
 
 
 @contextlib.contextmanager
-def _joined(meeting: Path, rank: int) -> Iterator[None]:
+def _joined(rendezvous: Path, rank: int) -> Iterator[None]:
     """Train together with the other process in the block; the two meet in a file."""
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=PROCESSES)
+    dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=PROCESSES)
     try:
         yield
     finally:

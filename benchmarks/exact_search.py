@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.contest import OURS, Case
 from benchmarks.encoders import on_one_thread
 from benchmarks.searched import stored
-from storage.vectors import Encoded, Vectors
+from storage.vectors import Encoded
 from tasks.retrieval.engines.exact import ExactSearch
 
 DEVICES = ("cpu", "cuda")
@@ -45,14 +45,14 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
         yield from case(f"{size}, as {kind}", vectors_ND[:queries], vectors_ND[queries:], depth)
 
 
-def _random_vectors(draw: np.random.Generator, count: int) -> Vectors:
+def _random_vectors(draw: np.random.Generator, count: int) -> NDArray[np.float32]:
     """Return unit vectors in random directions."""
     vectors = draw.standard_normal((count, DIMENSION), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
 
 
-def _bert_like_vectors(draw: np.random.Generator, count: int) -> Vectors:
+def _bert_like_vectors(draw: np.random.Generator, count: int) -> NDArray[np.float32]:
     """Return vectors of lengths of about 10 and cosines of about 0.7; the variance of direction n decays with n."""
     spectrum = np.arange(1, DIMENSION + 1, dtype=np.float32) ** -0.5
     vectors = draw.standard_normal((count, DIMENSION), dtype=np.float32)
@@ -61,7 +61,7 @@ def _bert_like_vectors(draw: np.random.Generator, count: int) -> Vectors:
     return vectors
 
 
-def _case(name: str, queries_QD: Vectors, passages_PD: Vectors, depth: int) -> Iterator[Case]:
+def _case(name: str, queries_QD: NDArray[np.float32], passages_PD: NDArray[np.float32], depth: int) -> Iterator[Case]:
     import faiss
 
     faiss.omp_set_num_threads(1)
@@ -78,7 +78,7 @@ def _case(name: str, queries_QD: Vectors, passages_PD: Vectors, depth: int) -> I
         )
 
 
-def _on_gpu(name: str, queries_QD: Vectors, passages_PD: Vectors, depth: int) -> Iterator[Case]:
+def _on_gpu(name: str, queries_QD: NDArray[np.float32], passages_PD: NDArray[np.float32], depth: int) -> Iterator[Case]:
     on_device_QD, on_device_PD = (torch.from_numpy(rows).to("cuda") for rows in (queries_QD, passages_PD))
 
     def plain() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -99,7 +99,10 @@ def _on_gpu(name: str, queries_QD: Vectors, passages_PD: Vectors, depth: int) ->
 
 
 def _compare(
-    results: Mapping[str, Any], queries_QD: Vectors, passages_PD: Vectors, baseline: str = BASELINE
+    results: Mapping[str, Any],
+    queries_QD: NDArray[np.float32],
+    passages_PD: NDArray[np.float32],
+    baseline: str = BASELINE,
 ) -> dict[str, Any]:
     """Check our scores against double precision, and those of the baseline against ours to single precision."""
     equal_lists = 0

@@ -29,7 +29,7 @@ from flows.plan.gpus import find_gpu
 from flows.recipe.load import load_recipe
 from models.layers.bert_layers import SelfAttention
 from models.objective import Batch
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.tokens import pad
 from storage.files import write_atomically
 from tasks.estimates.capacity import Capacity, TrainingStep

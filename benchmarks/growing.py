@@ -11,7 +11,7 @@ from models.papers import cot_mae
 from storage import tables
 from storage.artifact import Artifact, Source
 from storage.store import sources
-from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.ingest import TextSelection, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
 from tasks.finetuning.label_positives import label_passages
@@ -60,7 +60,7 @@ class Chain:
     def documents(self) -> Artifact[tables.Documents]:
         """Return the collection's documents."""
         given = sources.dataset(READER, self.collection, "corpus")
-        return ingest_corpus(given, settings=Corpus(reader=READER, name="corpus", fraction=None, complete=False))
+        return ingest_corpus(given, settings=TextSelection(reader=READER, name="corpus", fraction=None, complete=False))
 
     def passages(self) -> Artifact[tables.Passages]:
         """Return the passages, split with BERT's tokenizer."""

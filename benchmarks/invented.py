@@ -17,11 +17,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.views import dense, late, lexical
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer
 from storage.datasets import vital_wikipedia
 from storage.store import sources
@@ -33,11 +37,11 @@ WORDS = 2000  # that the models know; any other is [UNK]
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 POSITIONS, WIDTH, SPREAD = 160, 32, 0.2
 VIEWS = {
-    "dense": RetrieverSettings(dense=dense.Settings(dim=None)),
-    "lexical": RetrieverSettings(lexical=lexical.Settings(
+    "dense": RetrieverSettings(dense=DenseSettings(dim=None)),
+    "lexical": RetrieverSettings(lexical=LexicalSettings(
         activation="log1p_relu", head="mlm", pool_specials=True, top_passages=64, top_queries=32
     )),
-    "late": RetrieverSettings(late=late.Settings(
+    "late": RetrieverSettings(late=LateSettings(
         dim=16, bias=False, normalise=True, exact_match=False, skip_punctuation=False, query_masks=None, use_cls=True,
         use_sep=True,
     )),
@@ -89,11 +93,11 @@ def make_models(folder: Path) -> None:
 
 
 def _retriever(views: RetrieverSettings, tokenizer: Path) -> Retriever:
-    config = bert.BertConfig(
+    config = BertConfig(
         vocab_size=WORDS, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=2 * WIDTH,
         max_position_embeddings=POSITIONS, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
-    model = Retriever(DenseEncoder(bert.BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
+    model = Retriever(DenseEncoder(BertForMaskedLM(config), "cls"), views, Tokenizer.load(tokenizer))
     with torch.no_grad():
         for parameter in model.parameters():  # else all texts are nearly alike, and every score is a tie
             parameter.add_(torch.randn_like(parameter) * SPREAD)

@@ -25,7 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.contest import OURS, Case
 from benchmarks.plain_pretraining import Collator, CotMae, DupMae, Inputs, PlainPretraining, RetroMae, padded
 from benchmarks.random_texts import LONGEST, VOCABULARY, texts, word_pieces
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.masking import mask_budgets
 from models.papers import cot_mae, dup_mae, retro_mae
 from models.papers.retro_mae import position_specific_mask

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from models.masking import IGNORED, mask_budget
+from models.masking import IGNORED, MAX_MASKED
 from models.papers.cot_mae import Batch
 from models.tokens import Tokenizer, pad
 from tasks.pretraining.pretrain import CONTEXTS, PretrainingBatches
@@ -61,7 +61,7 @@ def _select_words(ids: Any, tokenizer: Tokenizer, rate: float, random: np.random
     words = np.cumsum(starts) - 1
     lengths = np.bincount(words)
     selected_words = np.zeros(len(lengths), dtype=bool)
-    remaining = mask_budget(len(words), rate)
+    remaining = max(1, min(MAX_MASKED, round(len(words) * rate)))
     for word in random.permutation(len(lengths)).tolist():
         if lengths[word] <= remaining:
             selected_words[word] = True

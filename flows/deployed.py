@@ -72,12 +72,12 @@ def generate_queries(
     from flows.queries.build import planned_corpus, record_version
     from flows.queries.chain import corpus
     from flows.queries.page import show_queries
-    from flows.queries.regenerate import replace as give_up
+    from flows.queries.regenerate import replace as replace_queries
 
     settings, path = load_recipe(recipe, changes)
     plan = planned_corpus(settings, _store())
     if replace:
-        get_run_logger().info(give_up(settings, plan.store, replace, None))
+        get_run_logger().info(replace_queries(settings, plan.store, replace, None))
         plan = planned_corpus(settings, plan.store)
     with noted(plan.store, "generate_queries", recipe, needed_references(plan.jobs.values())) as note:
         current = _run(plan, plan.jobs, recipe, changes, note)
@@ -139,8 +139,8 @@ def matrix(
 ) -> None:
     """Run recipes with several seeds and settings; what is complete is kept, and what fails does not stop the rest."""
     from flows.matrix.deployed_run import run_matrix
-    from flows.matrix.grid import grid_of
     from flows.matrix.planned_grid import PlannedGrid
+    from flows.recipe.grid import grid_of
 
     plan = PlannedGrid.of(grid_of(recipes, seeds, changes, vary, name or None), _store())
     run_matrix(plan, get_run_logger().info)

@@ -25,7 +25,7 @@ from storage.errors import DamagedArtifact, UserError, one_line, quoted, wrong_p
 from storage.files import limit_reached
 from storage.store import begun_runs
 from storage.store.locks import LeaseLost
-from tasks.runtime.signals import is_saving, unwind_on_sigterm
+from tasks.runtime.signals import is_sigterm_deferred, unwind_on_sigterm
 
 INTERRUPTED = 130
 SECONDS_TO_UNWIND = 8.0  # from a signal, or from the checkpoint that a training saves after it
@@ -159,6 +159,6 @@ def _end_after_signal(reading: int) -> None:
         waited, deferred = 0.0, bool(number) and number[0] != signal.SIGINT  # nothing holds Ctrl-C back
         while number and waited < SECONDS_TO_UNWIND:
             time.sleep(0.1)
-            waited = 0.0 if deferred and is_saving() else waited + 0.1
+            waited = 0.0 if deferred and is_sigterm_deferred() else waited + 0.1
         if number:
             leave(signal.SIGTERM if deferred else signal.SIGINT)

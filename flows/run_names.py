@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
-from flows.prefect_server.form_names import proposed_by_form
+from flows.form_names import proposed_by_form
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe, recipe_name
 from flows.smoke_test import FAST

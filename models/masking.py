@@ -23,13 +23,8 @@ POSITION_BITS = np.uint64(16)  # a sort key's low bits: the position at which a 
 NOTHING = np.uint64(2**64 - 1)  # the sort key of a position at which no word begins
 
 
-def mask_budget(num_tokens: int, rate: float) -> int:
-    """Return the number of tokens to mask out of `num_tokens`; halves are rounded to even."""
-    return max(1, min(MAX_MASKED, round(num_tokens * rate)))
-
-
 def mask_budgets(num_tokens_B: Ids, rate: float) -> Ids:
-    """Return `mask_budget` of each text [B]."""
+    """Return the number of tokens to mask out of each text's [B]; halves are rounded to even."""
     budgets_B: Ids = np.clip(np.rint(num_tokens_B * rate), 1, MAX_MASKED).astype(np.int64)
     return budgets_B
 

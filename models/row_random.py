@@ -7,6 +7,7 @@ computed from its place in the sequence, without those of earlier rows, and for 
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import count
 
 import numpy as np
@@ -23,8 +24,8 @@ class RowRandom:
 
     def times(self, number: int) -> RowRandom:
         """Return the generator for `number` rows in place of each row."""
-        other = RowRandom(0, 0, self._first * number)
-        other._key, other._calls = self._key, self._calls
+        other = copy(self)  # which shares the number of calls, so that no two have equal numbers
+        other._first = self._first * number
         return other
 
     def bits(self, rows: int, width: int) -> NDArray[np.uint64]:

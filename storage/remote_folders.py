@@ -35,7 +35,7 @@ def local_path(name: str) -> Path:
 
 
 @contextlib.contextmanager
-def opened(url: str) -> Iterator[tuple[Any, str]]:
+def remote_folder(url: str) -> Iterator[tuple[Any, str]]:
     """Yield the file system of a URL and the path in it. What goes wrong there is a UserError with the URL."""
     import fsspec
 
@@ -63,7 +63,7 @@ def opened(url: str) -> Iterator[tuple[Any, str]]:
 
 def must_be_free_at(url: str, last: str, *, shared: bool) -> None:
     """Raise UserError where an export would meet files: any, or in a shared folder its own last file `last`."""
-    with opened(url) as (system, path):
+    with remote_folder(url) as (system, path):
         if shared and system.exists(f"{path}/{last}"):
             raise UserError(f"{url}: it has this version already; delete {last} to export it again")
         if not shared and system.find(path, maxdepth=3):
@@ -77,7 +77,7 @@ def upload(folder: Path, url: str, last: str, *, replaced: Sequence[str] = ()) -
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     names = sorted((path.relative_to(folder).as_posix() for path in files), key=lambda name: (name == last, name))
-    with opened(url) as (system, path):
+    with remote_folder(url) as (system, path):
         for name in replaced:
             if stale := system.find(f"{path}/{name}"):
                 system.rm(stale)
@@ -124,7 +124,7 @@ def mirror(url: str, cache: Path) -> Path:
 def _update(url: str, folder: Path) -> None:
     notes = _notes(folder)
     known: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
-    with opened(url) as (system, path):
+    with remote_folder(url) as (system, path):
         details = system.find(path, detail=True)
         if not details:
             raise UserError(f"{url}: no file is there; expected the folder of a collection")

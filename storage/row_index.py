@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Ids: TypeAlias = pa.Array | pa.ChunkedArray
-Rows = NDArray[np.int64]
+RowNumbers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 LOOK_UPS_PER_ID = 4  # from which on Arrow's hash table is as fast, although it is built for one call
@@ -40,11 +40,11 @@ class RowIndex:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def rows(self, ids: Ids) -> Rows:
+    def rows(self, ids: Ids) -> RowNumbers:
         """Return the row of each of these ids; -1 for an id that the table lacks."""
         if len(ids) >= LOOK_UPS_PER_ID * len(self) and not self.mapped:
             numbers = pc.index_in(ids.cast(self.ids.type), value_set=self.ids)
-            rows: Rows = numbers.fill_null(-1).to_numpy().astype(np.int64)
+            rows: RowNumbers = numbers.fill_null(-1).to_numpy().astype(np.int64)
             return rows
         chunks = ids.chunks if isinstance(ids, pa.ChunkedArray) else [ids]
         blocks = [
@@ -52,14 +52,14 @@ class RowIndex:
         ]
         return np.concatenate([np.empty(0, np.int64), *map(self._rows_of_block, blocks)])
 
-    def require(self, ids: Ids, error: Callable[[str], Exception]) -> Rows:
+    def require(self, ids: Ids, error: Callable[[str], Exception]) -> RowNumbers:
         """Return the row of each of these ids. Raises `error(id)` for the first id that the table lacks."""
         rows = self.rows(ids)
         if (missing := np.flatnonzero(rows < 0)).size:
             raise error(ids[int(missing[0])].as_py())
         return rows
 
-    def _rows_of_block(self, ids: pa.Array) -> Rows:
+    def _rows_of_block(self, ids: pa.Array) -> RowNumbers:
         sorted_hashes, sorted_rows, starts = self._table
         hashes = _hashes(ids)
         positions = starts[leading_bits(hashes, len(starts))].astype(np.int64)
@@ -67,7 +67,7 @@ class RowIndex:
         while len(pending):  # a step to the next position in each pass
             positions[pending] += 1
             pending = pending[sorted_hashes[positions[pending]] < hashes[pending]]
-        rows: Rows = sorted_rows[positions].astype(np.int64)
+        rows: RowNumbers = sorted_rows[positions].astype(np.int64)
         rows[sorted_hashes[positions] != hashes] = -1
         pending = np.flatnonzero(~self._are_at(ids, rows))
         while len(pending):  # different ids with one hash, so rare that their speed does not matter
@@ -78,7 +78,7 @@ class RowIndex:
             pending = pending[~self._are_at(ids.take(pa.array(pending)), rows[pending])]
         return rows
 
-    def _are_at(self, ids: pa.Array, rows: Rows) -> NDArray[np.bool_]:
+    def _are_at(self, ids: pa.Array, rows: RowNumbers) -> NDArray[np.bool_]:
         """Return whether each id is the one at its row, or has none."""
         equal = pc.equal(self.ids.take(pa.array(rows, mask=rows < 0)), ids)
         is_at: NDArray[np.bool_] = equal.fill_null(True).to_numpy(zero_copy_only=False)
@@ -131,24 +131,24 @@ class PassageIndex(RowIndex):
         return RowIndex(self.doc_ids)
 
     @cached_property
-    def rows_by_rank(self) -> Rows:
+    def rows_by_rank(self) -> RowNumbers:
         """The passages in the ascending order of ids, compared byte by byte."""
-        rows: Rows = pc.sort_indices(self.ids).to_numpy().astype(np.int64)
+        rows: RowNumbers = pc.sort_indices(self.ids).to_numpy().astype(np.int64)
         return rows
 
     @cached_property
-    def ranks(self) -> Rows:
+    def ranks(self) -> RowNumbers:
         """The position of each passage in the ascending order of ids: of equal scores, the greater rank comes first."""
         ranks = np.empty_like(self.rows_by_rank)
         ranks[self.rows_by_rank] = np.arange(len(ranks))
         return ranks
 
     @cached_property
-    def descending(self) -> Rows:
+    def descending(self) -> RowNumbers:
         """The position of each passage in the descending order of ids: it breaks ties."""
         return len(self) - 1 - self.ranks
 
-    def derive(self, name: str, blocks: Iterable[Rows]) -> Rows:
+    def derive(self, name: str, blocks: Iterable[RowNumbers]) -> RowNumbers:
         """Return the concatenated blocks, a row of the table for each item of another; `name` is the table's."""
         return np.concatenate([np.empty(0, np.int64), *blocks])
 
@@ -167,9 +167,9 @@ def table_size(length: int) -> int:
     return 1 << max(1, length.bit_length())
 
 
-def leading_bits(hashes: Hashes, size: int) -> Rows:
+def leading_bits(hashes: Hashes, size: int) -> RowNumbers:
     """Return the leading bits of hashes, as numbers below `size`, a power of two."""
-    bits: Rows = (hashes >> np.uint64(64 - (size.bit_length() - 1))).astype(np.int64)
+    bits: RowNumbers = (hashes >> np.uint64(64 - (size.bit_length() - 1))).astype(np.int64)
     return bits
 
 
@@ -192,7 +192,7 @@ def hash_blocks(ids: pa.Array) -> Iterator[Hashes]:
         yield _murmur(words, block[:-1] - block[0], np.diff(block))
 
 
-def _murmur(words: Hashes, starts: Rows, lengths: Rows) -> Hashes:
+def _murmur(words: Hashes, starts: RowNumbers, lengths: RowNumbers) -> Hashes:
     """Return MurmurHash64A (A. Appleby) of texts; the last word is filled up with zeros and mixed like the others."""
     hashes = lengths.astype(np.uint64) * MURMUR
     last = len(words) - 1

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from storage.errors import UserError
 from storage.files import writing
 
-Vectors = NDArray[np.float32]
 Numbers = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
@@ -41,7 +40,7 @@ class SparseRows:
     """[N + 1]"""
     ids: Numbers
     """[nonzeros], ids of tokens, ascending within a row."""
-    values: Vectors
+    values: NDArray[np.float32]
     """[nonzeros]"""
 
     def __len__(self) -> int:
@@ -64,7 +63,7 @@ class TokenRows:
 
     offsets: Offsets
     """[N + 1]"""
-    vectors: Vectors
+    vectors: NDArray[np.float32]
     """[tokens, D]"""
     ids: Numbers
     """[tokens], ids of tokens; empty where any two tokens may match."""
@@ -87,7 +86,7 @@ class TokenRows:
 class Encoded:
     """The representations of N texts; a view that the retriever does not have is None."""
 
-    dense: Vectors | None = None
+    dense: NDArray[np.float32] | None = None
     """[N, D]"""
     lexical: SparseRows | None = None
     late: TokenRows | None = None

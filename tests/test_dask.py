@@ -20,8 +20,9 @@ from storage.errors import UserError
 from storage.store.publishing import SCRATCH
 from storage.store.store import Store
 from tasks.runtime import dask_cluster
-from tasks.runtime.leftovers import RECORDS, record
+from tasks.runtime.leftovers import record
 from tasks.runtime.shard import ProcessFailed
+from tasks.runtime.work_folder import RECORDS
 from tasks.session import Execution, Session, session
 from tests import prefect_database, warm
 from tests.cluster import Cluster, cluster, environment, wait_for

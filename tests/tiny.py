@@ -12,12 +12,16 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.pretraining import Initialisation, TermCounts
 from models.representation import Pooling
 from models.retrievers.bi_encoder import DenseEncoder, save_pooling
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.views import dense, late, lexical
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer as WordPieces
 
 if TYPE_CHECKING:
@@ -99,12 +103,12 @@ def save_t5(folder: Path, pieces: list[str], *, seed: int = 5, **changes: float)
 
 def tiny_bert(
     *, seed: int = 0, dropout: float = 0.0, spread: float = 0.2, max_position_embeddings: int = 64
-) -> bert.BertForMaskedLM:
+) -> BertForMaskedLM:
     """Random weights, biases and LayerNorms too: far enough from 0 that a wrong one shows."""
     torch.manual_seed(seed)
     shape = {**SHAPE, "max_position_embeddings": max_position_embeddings}
-    config = bert.BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    model = bert.BertForMaskedLM(config)
+    config = BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    model = BertForMaskedLM(config)
     if spread:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -116,7 +120,7 @@ def save_backbone(
     folder: Path, *, seed: int = 0, dropout: float = 0.0, spread: float = 0.0, pooling: Pooling = "cls"
 ) -> Path:
     """A whole checkpoint's folder; by default weights are as a fresh BERT's."""
-    bert.save(model := tiny_bert(seed=seed, dropout=dropout, spread=spread), folder)
+    (model := tiny_bert(seed=seed, dropout=dropout, spread=spread)).save(folder)
     save_pooling(folder, pooling, model.config.hidden_size)
     save_tokenizer(folder)
     return folder
@@ -142,21 +146,21 @@ LEXICAL = {
     "activation": "log1p_relu", "head": "mlm", "pool_specials": True, "top_passages": None, "top_queries": None
 }  # fmt: skip
 RETRIEVERS = {
-    "dpr": RetrieverSettings(dense=dense.Settings(dim=None)),
-    "splade": RetrieverSettings(lexical=lexical.Settings(**LEXICAL)),
-    "colbert": RetrieverSettings(late=late.Settings(**LATE | {"normalise": True, "query_masks": 12})),
+    "dpr": RetrieverSettings(dense=DenseSettings(dim=None)),
+    "splade": RetrieverSettings(lexical=LexicalSettings(**LEXICAL)),
+    "colbert": RetrieverSettings(late=LateSettings(**LATE | {"normalise": True, "query_masks": 12})),
     "coil": RetrieverSettings(
-        dense=dense.Settings(dim=6), late=late.Settings(**LATE | {"exact_match": True, "use_cls": False})
+        dense=DenseSettings(dim=6), late=LateSettings(**LATE | {"exact_match": True, "use_cls": False})
     ),
     "hybrid": RetrieverSettings(
-        dense=dense.Settings(dim=None, weight=0.5), lexical=lexical.Settings(**LEXICAL, weight=2.0)
+        dense=DenseSettings(dim=None, weight=0.5), lexical=LexicalSettings(**LEXICAL, weight=2.0)
     ),
     "duplex": RetrieverSettings(
-        dense=dense.Settings(dim=16),
-        lexical=lexical.Settings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
+        dense=DenseSettings(dim=16),
+        lexical=LexicalSettings(**LEXICAL | {"activation": "none", "pool_specials": False, "top_passages": 9}),
     ),
     "mixture": RetrieverSettings(
-        dense=dense.Settings(dim=None), late=late.Settings(**LATE), lexical=lexical.Settings(**LEXICAL),
+        dense=DenseSettings(dim=None), late=LateSettings(**LATE), lexical=LexicalSettings(**LEXICAL),
         shared_layers=1,
     ),
 }  # fmt: skip

@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers.bi_encoder import save_pooling
 from tests.tiny import SHAPE, fast_tokenizer
 
@@ -64,6 +65,6 @@ def save(folder: Path, kind: str) -> Path:
     torch.manual_seed(0)
     numbers = fast(kind).get_vocab()
     shape = {**SHAPE, "vocab_size": len(numbers), "pad_token_id": numbers["[PAD]" if kind == "wordpiece" else "<pad>"]}
-    bert.save(bert.BertForMaskedLM(bert.BertConfig(**shape)), folder)
+    BertForMaskedLM(BertConfig(**shape)).save(folder)
     save_pooling(folder, "cls", SHAPE["hidden_size"])
     return folder

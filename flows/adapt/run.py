@@ -30,10 +30,10 @@ from flows.queries.build import built as built_queries
 from flows.recipe.load import load_recipe
 from flows.recipe.suite_schema import Collection, Suite
 from flows.reproduce import reproduced
+from storage.datasets.support.collection_files import kind, read_documents
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.formats.records import TextRow
-from storage.imports.collection_files import kind, read_documents
 from storage.rows import read_rows
 from storage.store import sources
 from storage.store.store import Store

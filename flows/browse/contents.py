@@ -19,7 +19,7 @@ from tasks.retrieval.interactive import Searched
 
 
 @dataclass(frozen=True)
-class System:
+class RankedSystem:
     """A ranking of passages, as the report names it."""
 
     name: str
@@ -41,7 +41,7 @@ class Collection:
 
     name: str
     passages: Artifact[Passages]
-    systems: Mapping[str, System]
+    systems: Mapping[str, RankedSystem]
     queries: Artifact[Queries] | None = None
     qrels: Artifact[Qrels] | None = None
     metrics: Path | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.adapt.request import REQUEST
-from flows.browse.contents import Collection, Contents, System, Training
+from flows.browse.contents import Collection, Contents, RankedSystem, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
 from flows.recipe.shipped import shipped_recipes
 from flows.search import ADAPTED, MODEL
@@ -80,16 +80,16 @@ def _collection(measurement: Measurement, descriptions: Mapping[str, str]) -> Co
 
 def _system(
     name: str, ranking: Artifact[Run], runs: Mapping[str, Artifact[Run]], descriptions: Mapping[str, str], store: Store
-) -> System:
+) -> RankedSystem:
     manifest, description = must_exist(ranking.reference, store), descriptions.get(name, "")
     if manifest.stage == "search":
-        return System(
+        return RankedSystem(
             name, description, _searched(manifest, store), str(manifest.settings["view"]), ranking, row=name
         )  # fmt: skip
     names = {run.reference: other for other, run in runs.items()}
     references: Any = manifest.inputs.get("runs") or []
     members = {names.get(reference, reference): artifact(reference, store) for reference in references}
-    return System(name, description, ranking=ranking, members=members, row=name)
+    return RankedSystem(name, description, ranking=ranking, members=members, row=name)
 
 
 def _searched(search: Manifest, store: Store) -> Searched | None:
@@ -146,11 +146,11 @@ def _of_adaptation(folder: Path) -> Contents:
         return Searched(passages, artifact(references["index"], store), vectors, checkpoint)
 
     adapted, start = str((folder / MODEL).resolve()), request["start"]
-    returned = System("adapted", f"the model that was returned ({report['winner']})", retriever(index, adapted))
+    returned = RankedSystem("adapted", f"the model that was returned ({report['winner']})", retriever(index, adapted))
     systems = [
         *([returned] if report["gained"] else []),  # else it is the start
-        System("start", f"the model before the adaptation ({start})", retriever(index["start"], start)),
-        System("bm25", "Lucene's BM25", Searched(passages, artifact(index["bm25"], store), None, None)),
+        RankedSystem("start", f"the model before the adaptation ({start})", retriever(index["start"], start)),
+        RankedSystem("bm25", "Lucene's BM25", Searched(passages, artifact(index["bm25"], store), None, None)),
     ]
     own = Collection("your documents", passages, {system.name: system for system in systems})
     contents = _of_run(finished_run(report["run"], store), [_with_queries(own, report, store)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from flows.browse.contents import Collection, Contents, System, Training
+from flows.browse.contents import Collection, Contents, RankedSystem, Training
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import blocks_with_keys, first_rows, read_table
@@ -97,7 +97,7 @@ def ranked(ranking: Artifact[Run], query_id: str, top: int) -> list[Row]:
     return sorted(rows, key=lambda row: row["rank"])[:top]
 
 
-def member_scores(system: System, query_id: str, passage_ids: Sequence[str]) -> dict[str, list[float | None]]:
+def member_scores(system: RankedSystem, query_id: str, passage_ids: Sequence[str]) -> dict[str, list[float | None]]:
     """Return the scores of passages in the rankings that a system fuses; None where a ranking lacks the passage."""
     scores = {}
     for name, ranking in system.members.items():

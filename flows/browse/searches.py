@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from flows.browse import queries
-from flows.browse.contents import Collection, System
+from flows.browse.contents import Collection, RankedSystem
 from storage.errors import UserError
 from storage.rows import first_rows
 from storage.store.store import Store
@@ -89,7 +89,7 @@ class Searches:
         return [{**vars(answer), "terms": contributing} for answer, contributing in zip(answers, terms, strict=True)]
 
     def _as_evaluated(
-        self, collection: Collection, system: System, query_id: str | None, evaluated: list[Row] | None
+        self, collection: Collection, system: RankedSystem, query_id: str | None, evaluated: list[Row] | None
     ) -> list[Row]:
         """Return the evaluated ranking of a system that answers no other questions."""
         if query_id is None or evaluated is None:
@@ -106,7 +106,7 @@ class Searches:
             for number, row in enumerate(evaluated)
         ]  # fmt: skip
 
-    def _opened(self, system: System, report: Report) -> OpenSearch:
+    def _opened(self, system: RankedSystem, report: Report) -> OpenSearch:
         if system.searched is None:
             raise TypeError("only a system with an index is opened")
         if not self._open.has(system.searched, system.view):

@@ -11,7 +11,7 @@ from storage.artifact import Artifact, Source
 from storage.errors import UserError
 from storage.store import sources
 from storage.tables import Answers, Documents, Passages, Qrels, Queries
-from tasks.corpus.ingest import Corpus, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.ingest import TextSelection, Topics, ingest_answers, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.corpus.split_corpus import Splitting, SplittingWithTitles, TokenizerFile, split_corpus
 
 Part = Literal["corpus", "documents"]
@@ -50,7 +50,7 @@ class SplitTopics:
 
 def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
     """Return the documents of a part of a collection."""
-    settings = Corpus(reader=source.reader, name=part, fraction=source.fraction, complete=source.complete)
+    settings = TextSelection(reader=source.reader, name=part, fraction=source.fraction, complete=source.complete)
     return ingest_corpus(sources.dataset(source.reader, source.path, part), settings=settings)
 
 

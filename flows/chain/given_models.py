@@ -60,15 +60,15 @@ def _readable(folder: Path) -> Iterator[Path]:
 
 
 def _backbone(folder: Path, settings: Any) -> None:
-    from tasks.pretraining.initialise import opened
+    from tasks.pretraining.initialise import open_backbone
 
-    opened(folder, settings)
+    open_backbone(folder, settings)
 
 
 def _retriever(folder: Path, settings: Any) -> None:
-    from tasks.retrieval.encode import opened
+    from tasks.retrieval.encode import open_retriever
 
-    opened(folder)
+    open_retriever(folder)
 
 
 def _teacher(folder: Path, settings: Any) -> None:

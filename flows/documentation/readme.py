@@ -19,7 +19,7 @@ from flows.documentation.paper_coverage import origin, runs_that_reproduce
 from flows.recipe.shipped import PROJECT
 from storage.files import write_atomically
 from storage.results.paper_results import printed_numbers
-from tasks.report.glossary import KINDS, METRICS, TESTS
+from tasks.report.page.glossary import KINDS, METRICS, TESTS
 
 README = PROJECT / "README.md"
 REPORT_PAGE, GLOSSARY = (PROJECT / "docs" / "start" / f"{page}.md" for page in ("report", "glossary"))

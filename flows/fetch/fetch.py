@@ -16,9 +16,10 @@ from typing import Any
 
 from flows.fetch.download import Download, Progress, discard, download_file, size_of
 from flows.fetch.hub_listing import listed
+from flows.fetch.official_files import Official, Remote, is_fetched, official
 from flows.fetch.unpack import install
 from flows.terminal import say
-from storage.datasets.support.official_files import UNFINISHED, Official, Remote, is_fetched, official
+from storage.datasets.support.completeness import UNFINISHED
 from storage.errors import UserError, suggestion
 from storage.files import full_disk_explained
 from storage.store import begun_runs

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from storage.datasets.support.official_files import HUB, Remote, is_fetched
+from flows.fetch.official_files import HUB, Remote, is_fetched
 from storage.errors import UserError
 from storage.files import write_atomically
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from flows.fetch.official_files import Remote, beir_member, is_fetched
 from storage.conversions import convert
-from storage.datasets.support.official_files import Remote, beir_member, is_fetched
 from storage.errors import UserError
 from storage.files import flush, writing
 from storage.formats.archives import reading_archive

@@ -40,8 +40,8 @@ def matrix(
     Shows which runs are complete, running, failed or missing, runs what is missing, and writes a page with means,
     intervals and tests over the seeds. Runs share artifacts, and an interrupted matrix resumes.
     """
-    from flows.matrix.grid import grid_of, seeds_of
     from flows.matrix.run import run
+    from flows.recipe.grid import grid_of, seeds_of
 
     grid = grid_of(recipes, seeds_of(seeds), changes or [], vary or [], name)
     run(grid, store, show=show, as_json=as_json)

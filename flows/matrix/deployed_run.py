@@ -8,12 +8,12 @@ from typing import Any
 from urllib.parse import quote
 
 from flows.build import publish_last
-from flows.matrix.grid import Cell
 from flows.matrix.planned_grid import FOLDER, PlannedGrid
 from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import PAGE, contents
 from flows.matrix.run import RunsFailed, described, run_missing
 from flows.prefect_server.child_runs import Request, run_all
+from flows.recipe.grid import Cell
 from flows.recipe.shipped import find_recipe, shipped_recipes
 from storage.store.run_notes import NotedRun
 from tasks.report.page.matrix_page import counts_in_words

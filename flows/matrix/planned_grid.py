@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 from flows.matrix.attempts import Attempts
-from flows.matrix.grid import Cell, Grid
 from flows.matrix.planned_run import PlannedRun
+from flows.recipe.grid import Cell, Grid
 from storage.errors import UserError
 from storage.store.lookup import missing_artifacts
 from storage.store.store import Store

@@ -9,13 +9,13 @@ from typing import Any
 
 from flows.finished_runs import FinishedRun, Measurement
 from flows.matrix.attempts import State
-from flows.matrix.grid import Cell, Variant
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
+from flows.recipe.grid import Cell, Variant
 from storage.files import write_atomically
 from storage.store.lookup import must_exist
 from storage.store.run_notes import read_notes
-from tasks.evaluation.grid_statistics import Measured, System, corrected, difference
+from tasks.evaluation.grid_statistics import Measured, RunOverSeeds, corrected, difference
 from tasks.report.page.matrix_page import page
 
 PAGE, JSON = "index.html", "matrix.json"
@@ -84,7 +84,7 @@ def _measurement(run: PlannedRun[Cell], plan: PlannedGrid) -> Measurement:
 def _results(measured: Mapping[Variant, Measured]) -> Iterator[dict[str, Any]]:
     for variant, values in measured.items():
         for run, metric in values.names():
-            yield {"variant": variant.words, "run": run, "metric": metric} | System(values, run).mean(metric)
+            yield {"variant": variant.words, "run": run, "metric": metric} | RunOverSeeds(values, run).mean(metric)
 
 
 def _between_variants(
@@ -105,7 +105,7 @@ def _between_variants(
             for metric in _metrics(ours, run):
                 if (other, metric) not in theirs.names():
                     continue
-                if row := difference(System(ours, run), System(theirs, other), metric):
+                if row := difference(RunOverSeeds(ours, run), RunOverSeeds(theirs, other), metric):
                     names = {"variant": variant.words, "run": run, "than": baseline.words, "baseline": other}
                     yield names | {"metric": metric} | row
 
@@ -117,7 +117,7 @@ def _within(plan: PlannedGrid, variant: Variant, measured: Measured) -> Iterator
         for metric in _metrics(measured, pair.run):
             if (pair.baseline, metric) in measured.names():
                 names = {"variant": variant.words, "run": pair.run, "than": variant.words, "baseline": pair.baseline}
-                if row := difference(System(measured, pair.run), System(measured, pair.baseline), metric):
+                if row := difference(RunOverSeeds(measured, pair.run), RunOverSeeds(measured, pair.baseline), metric):
                     yield names | {"metric": metric} | row
 
 

@@ -14,11 +14,11 @@ import typer
 
 from flows.build import build, published
 from flows.matrix.attempts import State
-from flows.matrix.grid import Cell, Grid
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import PAGE, contents, write_page
 from flows.prefect_server.as_flow import as_flow
+from flows.recipe.grid import Cell, Grid
 from flows.terminal import Terminal, say, say_json, unwrapped
 from storage.artifact import Artifact
 from storage.store import sources

@@ -134,6 +134,6 @@ def message(run: dict[str, Any], api: str) -> tuple[str, str]:
     ui = (os.environ.get("PREFECT_UI_URL") or api.removesuffix("/api")).rstrip("/").removesuffix("/v2")
     if os.environ.get("PREFECT_SERVER_UI_V2_ENABLED", "true").lower() not in ("false", "0"):
         ui += "/v2"  # Prefect's newer pages
-    said = run["state"]["message"] or ""
-    lines = [said, TO_DO[run["state_type"]], f"{ui}/runs/flow-run/{run['id']}"]
+    reason = run["state"]["message"] or ""
+    lines = [reason, TO_DO[run["state_type"]], f"{ui}/runs/flow-run/{run['id']}"]
     return subject, "\n".join(filter(None, lines))

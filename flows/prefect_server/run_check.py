@@ -92,7 +92,7 @@ def is_elsewhere(name: str) -> bool:
 
 def problem_of_matrix(parameters: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a matrix of runs; else None. Of each variant the run with the first seed is planned."""
-    from flows.matrix.grid import grid_of
+    from flows.recipe.grid import grid_of
     from storage.errors import UserError
 
     lists = [parameters.get(name, default) for name, default in MATRIX.items()]
@@ -134,8 +134,8 @@ def problem_of_run(recipe: str, changes: list[str], parameters: Mapping[str, Any
     A recipe with a round that may start from a key is only loaded: the worker's store has the artifact.
     """
     from flows.plan.plan import named_jobs, planned
-    from flows.queries.regenerate import check_replacement
     from flows.recipe.load import load_recipe
+    from flows.recipe.replacement import check_replacement
     from flows.recipe.shipped import recipe_name
     from flows.smoke_test import FAST
     from storage.errors import UserError

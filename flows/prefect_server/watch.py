@@ -32,7 +32,7 @@ class ServerWatch:
 
     def __init__(self, server: str, print_line: Callable[[str], None], database: Path | None = None) -> None:
         """`server` is its name in messages; `database` is the folder of an embedded server's database."""
-        self._server, self._tell, self._database = server, print_line, database
+        self._server, self._print_line, self._database = server, print_line, database
         self._error: Exception | None = None
         self._late: threading.Timer | None = None
         self._stopped = threading.Event()
@@ -82,7 +82,7 @@ class ServerWatch:
                 lost = patience is not None and now - answered >= patience
                 if lost and is_building_stage() and not warned:
                     warned = True
-                    self._tell(f"{self._server} does not answer; this stage is finished first")
+                    self._print_line(f"{self._server} does not answer; this stage is finished first")
                 if not self._stopped.is_set() and lost and not is_building_stage():
                     end(*reason(self._error or self.cause(self._lost())))
 

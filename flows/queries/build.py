@@ -15,7 +15,7 @@ from flows.chain.given_inputs import inputs_reported_together
 from flows.chain.given_models import check_models
 from flows.prefect_server.as_flow import as_flow
 from flows.prefect_server.named_server import named_server
-from flows.queries.chain import Corpus, corpus
+from flows.queries.chain import PseudoQueryCorpus, corpus
 from flows.queries.page import publish_page, show_queries
 from flows.queries.regenerate import replace
 from flows.queries.versions import Version, note_version
@@ -162,7 +162,7 @@ def planned_corpus(recipe: Recipe[Any], store: Store) -> Session:
     return plan
 
 
-def record_version(built: Corpus, name: str, store: Store, shown: str | None = None) -> BuildResult:
+def record_version(built: PseudoQueryCorpus, name: str, store: Store, shown: str | None = None) -> BuildResult:
     """Record a corpus as a version, compare it with the previous one, and publish its page with the heading `shown`."""
     version, previous = note_version(name, built.queries, built.passages, built.quality, store)
     comparison = (

@@ -9,17 +9,16 @@ from flows.chain.pretraining import pretraining_spans, retrieved_passages
 from flows.chain.pseudo_queries import PseudoQueryGenerators
 from flows.chain.rankers import Bm25System
 from flows.chain.training_examples import judged_examples
+from flows.recipe.replacement import NO_QUERIES
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store.store import Store
 from storage.tables import Passages, PseudoQueries
 
-NO_QUERIES = "queries: this recipe generates none; expected a section as in configs/quickstart.yaml"
-
 
 @dataclass(frozen=True)
-class Corpus:
+class PseudoQueryCorpus:
     """Passages, their pseudo-queries, and the queries' quality."""
 
     passages: Artifact[Passages]
@@ -27,11 +26,11 @@ class Corpus:
     quality: Artifact[Any]
 
 
-def corpus(recipe: Recipe[Any], store: Store) -> Corpus:
+def corpus(recipe: Recipe[Any], store: Store) -> PseudoQueryCorpus:
     """Return the passages that the recipe generates queries for, with their queries."""
     generators, passages = generators_of(recipe, store)
     queries = generators.generate(passages)
-    return Corpus(passages, queries, generators.quality(passages, queries))
+    return PseudoQueryCorpus(passages, queries, generators.quality(passages, queries))
 
 
 def generators_of(recipe: Recipe[Any], store: Store) -> tuple[PseudoQueryGenerators, Artifact[Passages]]:

@@ -33,7 +33,7 @@ PROVENANCE, CONTRACT_FILE = "provenance.json", "contract.json"
 WRITTEN_BY = ("generator", "revision", "ledger")
 
 
-class Corpus(Protocol):
+class ExportedCorpus(Protocol):
     """The corpus to export: `flows.queries.versions.Version`."""
 
     @property
@@ -46,7 +46,7 @@ class Corpus(Protocol):
     def passages(self) -> Artifact[Passages]: ...
 
 
-def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) -> dict[str, Any]:  # noqa: A002
+def export_queries(version: ExportedCorpus, format: str, folder: Path, dropped: bool) -> dict[str, Any]:  # noqa: A002
     """Write the passages and their kept queries to a new or empty folder; return the provenance.
 
     `dropped` also writes queries that filters dropped; empty queries are only written to `datasets`, which then has
@@ -70,7 +70,7 @@ def export_queries(version: Corpus, format: str, folder: Path, dropped: bool) ->
     return origin
 
 
-def checked(version: Corpus) -> None:
+def checked(version: ExportedCorpus) -> None:
     """Check the files of a version, then its rows by the data contract. Raises UserError for what breaks it."""
     for artifact in (version.queries, version.passages):
         Store(artifact.path.parent.parent).check(artifact)
@@ -79,7 +79,7 @@ def checked(version: Corpus) -> None:
     check_contract(blocks, version.queries.reference)
 
 
-def rows_of(path: Path, version: Corpus, dropped: bool) -> Iterator[pa.Table]:
+def rows_of(path: Path, version: ExportedCorpus, dropped: bool) -> Iterator[pa.Table]:
     """Yield the rows of one of a version's files that tables have, with the columns of an export."""
     values = {"built_at": datetime.fromisoformat(version.at), "recipe_key": version.queries.reference}
     for block in read_blocks(path, PseudoQueries):
@@ -90,7 +90,7 @@ def rows_of(path: Path, version: Corpus, dropped: bool) -> Iterator[pa.Table]:
         yield rows.cast(ExportedQueries.schema)
 
 
-def with_queries(version: Corpus, dropped: bool = False) -> WithQueries:
+def with_queries(version: ExportedCorpus, dropped: bool = False) -> WithQueries:
     """Yield every passage with its kept queries; with `dropped`, also with the others that are not empty."""
     rows = read_rows(version.queries, PseudoQueries)
     wanted = (row for row in rows if row["kept"] or (dropped and row["query"]))
@@ -106,7 +106,7 @@ def with_queries(version: Corpus, dropped: bool = False) -> WithQueries:
         raise ValueError(f"{group[0]}: the queries are of other passages than {version.passages.reference}")
 
 
-def provenance(version: Corpus, format: str, dropped: bool) -> dict[str, Any]:  # noqa: A002
+def provenance(version: ExportedCorpus, format: str, dropped: bool) -> dict[str, Any]:  # noqa: A002
     """Return version, counts, generators with their numbers of queries, and the lineage with settings."""
     store = Store(version.queries.path.parent.parent)
     by_generator: Counter[tuple[str, ...]] = Counter()
@@ -162,7 +162,7 @@ def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:
             ]
 
 
-def _tables(out: Path, version: Corpus, dropped: bool) -> None:
+def _tables(out: Path, version: ExportedCorpus, dropped: bool) -> None:
     """Write queries/*.parquet and passages/*.parquet."""
     paths = parts(version.queries.path)
     for path in progress(paths, what="exporting", unit="files", total=len(paths)):

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flows.export.export import impossible_paths_in_words
-from flows.queries.export import Corpus, checked, provenance, rows_of
+from flows.queries.export import ExportedCorpus, checked, provenance, rows_of
 from storage.errors import UserError
 from storage.files import flush, write_atomically, writing_folder
 from storage.pseudo_query_contract import CONTRACT
@@ -51,7 +51,7 @@ def partitions(version: str) -> tuple[str, str]:
     return f"passages/{name}", f"queries/{name}"
 
 
-def export_partition(version: Corpus, folder: Path, dropped: bool) -> dict[str, Any]:
+def export_partition(version: ExportedCorpus, folder: Path, dropped: bool) -> dict[str, Any]:
     """Add a version to a folder of versions, and return its provenance.
 
     Raises UserError where the folder has the version already, or files of something else.

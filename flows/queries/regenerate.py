@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flows.chain.pseudo_queries import Generator
-from flows.queries.chain import NO_QUERIES, generators_of
+from flows.queries.chain import generators_of
+from flows.recipe.replacement import ALL, BUCKET, EXPECTED
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
 from storage.errors import UserError
@@ -21,8 +21,6 @@ from storage.tables import Passages, passage_sha256, passage_text
 from tasks.pseudo_queries.generate_queries import generate_queries
 from tasks.session import Session, session
 
-ALL, BUCKET = "all", re.compile(r"bucket:([0-9a-f]{2})", re.IGNORECASE)
-EXPECTED = "expected `all`, `bucket:` and two hexadecimal digits, or a file of document ids"
 SHOWN = 5
 
 
@@ -52,14 +50,6 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
         how = "requested before, and not built yet" if pending else "replaced"
         lines.append(f"{how}: {words}, of {generator.name}")
     return "\n".join(lines)
-
-
-def check_replacement(recipe: Recipe[Any], what: str) -> None:
-    """Raise UserError for a recipe without queries, and for a bucket that cannot be one; files are not read."""
-    if recipe.queries is None:
-        raise UserError(NO_QUERIES)
-    if what.lower().startswith("bucket:") and not BUCKET.fullmatch(what):
-        raise UserError(f"--replace {what}: {EXPECTED}")
 
 
 def _is_pending(cache: GenerationCache, more: Invalidations, store: Store) -> bool:

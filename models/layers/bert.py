@@ -18,13 +18,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from models.layers.backbone import Backbone
-from models.layers.bert_config import CONFIG as CONFIG
-from models.layers.bert_config import BertConfig as BertConfig
+from models.layers.bert_config import CONFIG, BertConfig
 from models.layers.bert_layers import Bert, SelfAttention, Transform, initialise
 from models.layers.cls_only import cls_states
 from models.layers.unpadding import Packing
-from models.model_files import UNUSED, check_fit, read_weights
-from models.model_files import WEIGHTS as WEIGHTS
+from models.model_files import UNUSED, WEIGHTS, check_fit, read_weights
 from models.tokens import Tokens
 
 HEAD, DECODER = "cls.predictions.", "cls.predictions.decoder."
@@ -71,10 +69,37 @@ class BertForMaskedLM(Backbone):
 
     @classmethod
     def load(cls, folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedLM:
-        return load(folder, layers=layers)
+        """Load the BERT of a Hugging Face folder, or only the layers with the given indices, counted from 0.
+
+        Weights must match config.json. Only the vocabulary head may be missing; it is then initialised from the current
+        random state.
+        """
+        config = BertConfig.load(folder)
+        kept = config.kept(layers)
+        model, path = cls(replace(config, num_hidden_layers=len(kept))), folder / WEIGHTS
+        weights = {_own_name(name): tensor for name, tensor in read_weights(path).items()}
+        weights = {
+            name: tensor for name, tensor in weights.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))
+        }
+        _drop_tied(weights, path)
+        expected = model.state_dict()
+        model.has_new_head = not any(name.startswith(HEAD) for name in weights)
+        if model.has_new_head:
+            weights |= {name: tensor for name, tensor in expected.items() if name.startswith(HEAD)}
+        sources = {_source_name(name, kept): tensor for name, tensor in expected.items()}
+        dropped = {
+            name
+            for name in weights
+            if (number := _layer(name)) in range(config.num_hidden_layers) and number not in kept
+        }
+        check_fit({name: weights[name] for name in weights.keys() - dropped}, sources, path, CONFIG)
+        model.load_state_dict({name: weights[_source_name(name, kept)] for name in expected})
+        return model
 
     def save(self, folder: Path) -> None:
-        save(self, folder)
+        self.config.save(folder)
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
     def configure_dropout(self, rate: float) -> None:
         self.config = replace(self.config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
@@ -140,44 +165,12 @@ class BertForMaskedLM(Backbone):
         return cls_states(self.bert, tokens.ids, tokens.mask, positions_N=tokens.positions)
 
 
-def load(folder: Path, *, layers: Sequence[int] | None = None) -> BertForMaskedLM:
-    """Load the BERT of a Hugging Face folder, or only the layers with the given indices, counted from 0.
-
-    Weights must match config.json. Only the vocabulary head may be missing; it is then initialised from the current
-    random state.
-    """
-    config = BertConfig.load(folder)
-    kept = config.kept(layers)
-    model, path = BertForMaskedLM(replace(config, num_hidden_layers=len(kept))), folder / WEIGHTS
-    weights = {_own_name(name): tensor for name, tensor in read_weights(path).items()}
-    weights = {name: tensor for name, tensor in weights.items() if not (UNUSED.search(name) or OTHER_HEADS.match(name))}
-    _drop_tied(weights, path)
-    expected = model.state_dict()
-    model.has_new_head = not any(name.startswith(HEAD) for name in weights)
-    if model.has_new_head:
-        weights |= {name: tensor for name, tensor in expected.items() if name.startswith(HEAD)}
-    sources = {_source_name(name, kept): tensor for name, tensor in expected.items()}
-    dropped = {
-        name for name in weights if (number := _layer(name)) in range(config.num_hidden_layers) and number not in kept
-    }
-    check_fit({name: weights[name] for name in weights.keys() - dropped}, sources, path, CONFIG)
-    model.load_state_dict({name: weights[_source_name(name, kept)] for name in expected})
-    return model
-
-
 def _drop_tied(weights: dict[str, Tensor], path: Path) -> None:
     """Remove the copies of tied weights that some releases save; refuse a head that differs from the embeddings."""
     for name, shared in ((f"{DECODER}weight", WORDS), (f"{DECODER}bias", f"{HEAD}bias")):
         copy = weights.pop(name, None)
         if copy is not None and shared in weights and not torch.equal(copy, weights[shared]):
             raise ValueError(f"{path}: expected {name} to equal {shared}, found an untied head, which is not supported")
-
-
-def save(model: BertForMaskedLM, folder: Path) -> None:
-    """Write config.json and model.safetensors."""
-    model.config.save(folder)
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def _source_name(name: str, kept: Sequence[int]) -> str:

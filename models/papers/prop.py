@@ -8,7 +8,8 @@ Ma et al., PROP: Pre-training with Representative Words Prediction for Ad-hoc Re
 mentioned and not described by Ma et al., A Contrastive Pre-training Approach to Learn Discriminative Autoencoder for
 Dense Retrieval, section 4.1.2; its score is the dot product of fine-tuning.
 
-Shape suffixes: B texts, L length of a text, P pairs of sets per text, W words of a set, H hidden, V vocabulary.
+Shape suffixes: B texts, L length of a text, P pairs of sets per text, S = 2P sets per text, W words of a set, H hidden,
+V vocabulary, N selected tokens, pairs or sampled words; a digit is a size, such as 2 for the sets of a pair.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from models.batch import Rows
-from models.layers import bert
-from models.layers.bert import WEIGHTS, BertConfig
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.layers.bert_layers import Bert, initialise
 from models.layers.cls_only import cls_states
-from models.model_files import UnusableModel, check_fit, first_names, read_weights, refuse_unusable
+from models.model_files import WEIGHTS, UnusableModel, check_fit, first_names, read_weights, refuse_unusable
 from models.objective import LocalObjective, Losses, Vectors
 from models.tokens import Tokenizer, Tokens
 
@@ -169,7 +169,7 @@ def save(encoder: CrossEncoder, folder: Path) -> None:
 def _read(folder: Path) -> tuple[CrossEncoder, set[str]]:
     """Return a cross-encoder with the weights of a folder, and the names of the head's weights in the folder."""
     with refuse_unusable(folder):
-        body = bert.load(folder)
+        body = BertForMaskedLM.load(folder)
         encoder = CrossEncoder(body.config)
         initial, head = encoder.state_dict(), _head(folder)
         check_fit(head, {name: initial[name] for name in head}, folder / WEIGHTS, "a classifier of one label")

@@ -15,7 +15,8 @@ from models.layers.bert_config import CONFIG
 from models.model_files import UnusableModel, read_json, refuse_unusable
 from models.representation import Role
 from models.retrievers import retriever, sentence_transformer, towers
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.sentence_transformer import SentenceTransformer
 from models.retrievers.sentence_transformer_files import is_sentence_transformer
 from models.retrievers.views.late import marker_ids

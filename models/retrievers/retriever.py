@@ -27,11 +27,10 @@ from models.representation import Representation, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.came import Experts
-from models.retrievers.retriever_settings import Prompts as Prompts
-from models.retrievers.retriever_settings import RetrieverSettings as RetrieverSettings
-from models.retrievers.retriever_settings import ViewName as ViewName
-from models.retrievers.views import dense, late, lexical
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings, DenseView
+from models.retrievers.views.late import LateView
+from models.retrievers.views.lexical import LexicalView
 from models.tokens import Tokenizer, Tokens
 
 RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS = "retriever.json", "retriever.safetensors"
@@ -51,13 +50,13 @@ class Retriever(nn.Module):
         config = encoder.passage.config
         heads: dict[str, nn.Module] = {}
         if settings.dense:
-            heads["dense"] = dense.View(config, settings.dense, encoder.pooling)
+            heads["dense"] = DenseView(config, settings.dense, encoder.pooling)
         if settings.late:
-            heads["late"] = late.View(config, settings.late, tokenizer)
+            heads["late"] = LateView(config, settings.late, tokenizer)
         if settings.lexical:
             if settings.lexical.head == "embeddings":
                 encoder.passage.check_width("lexical.head")
-            heads["lexical"] = lexical.View(config, settings.lexical, tokenizer)
+            heads["lexical"] = LexicalView(config, settings.lexical, tokenizer)
         self.heads = nn.ModuleDict(heads)
         self.experts = nn.ModuleDict()
         self.origin = NEW
@@ -81,14 +80,14 @@ class Retriever(nn.Module):
         return self.settings.dense.dim or self.encoder.passage.config.hidden_size
 
     @property
-    def late(self) -> late.View | None:
+    def late(self) -> LateView | None:
         """Return the late-interaction view, which needs the tokens; None without it."""
-        return cast(late.View, self.heads["late"]) if self.settings.late else None
+        return cast(LateView, self.heads["late"]) if self.settings.late else None
 
     @property
-    def lexical(self) -> lexical.View | None:
+    def lexical(self) -> LexicalView | None:
         """Return the lexical view; None without it."""
-        return cast(lexical.View, self.heads["lexical"]) if self.settings.lexical else None
+        return cast(LexicalView, self.heads["lexical"]) if self.settings.lexical else None
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         """Return all views of a batch of texts."""
@@ -180,7 +179,7 @@ def read_settings(folder: Path) -> RetrieverSettings:
     """Return the settings of a checkpoint's views; those of a plain encoder are one dense view."""
     path = folder / RETRIEVER_SETTINGS
     if not path.is_file():
-        return RetrieverSettings(dense=Dense(dim=None))
+        return RetrieverSettings(dense=DenseSettings(dim=None))
     value = read_json(path, "the views of a retriever")
     try:
         return RetrieverSettings.read(value)

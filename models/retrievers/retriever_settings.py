@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import TypeAdapter
 
 from models.representation import Role
-from models.retrievers.views.dense import Settings as Dense
-from models.retrievers.views.late import Settings as Late
-from models.retrievers.views.lexical import Settings as Lexical
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.settings import VALIDATED, omitted_at
 
 ViewName = Literal["dense", "late", "lexical"]
@@ -38,11 +38,11 @@ class RetrieverSettings:
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
 
-    dense: Dense | None = None
+    dense: DenseSettings | None = None
     """One vector."""
-    late: Late | None = None
+    late: LateSettings | None = None
     """A vector for each token."""
-    lexical: Lexical | None = None
+    lexical: LexicalSettings | None = None
     """A weight for each WordPiece token."""
     shared_layers: int | None = None
     """The number of layers shared by all views, with private layers above (CAME, section 3.2). Null: all are shared."""
@@ -87,8 +87,8 @@ class RetrieverSettings:
 
     def of_encoder(self) -> RetrieverSettings | None:
         """Return the settings that an encoder keeps through a pre-training; None if these are the defaults."""
-        kept = RetrieverSettings(dense=Dense(dim=None, normalise=self.normalises or None), prompts=self.prompts)
-        return None if kept == RetrieverSettings(dense=Dense(dim=None)) else kept
+        kept = RetrieverSettings(dense=DenseSettings(dim=None, normalise=self.normalises or None), prompts=self.prompts)
+        return None if kept == RetrieverSettings(dense=DenseSettings(dim=None)) else kept
 
     def as_json(self) -> dict[str, Any]:
         """Return the content of `retriever.json`; `read` is its inverse."""
@@ -98,7 +98,7 @@ class RetrieverSettings:
     @staticmethod
     def read(value: Mapping[str, Any]) -> RetrieverSettings:
         """Return the settings of a `retriever.json`'s content; TypeError or ValueError for invalid content."""
-        kinds: dict[str, Any] = {"dense": Dense, "late": Late, "lexical": Lexical}
+        kinds: dict[str, Any] = {"dense": DenseSettings, "late": LateSettings, "lexical": LexicalSettings}
         views = {view: kind(**value[view]) for view, kind in kinds.items() if value.get(view) is not None}
         prompts = None if value.get("prompts") is None else Prompts(**value["prompts"])
         return RetrieverSettings(**views, shared_layers=value.get("shared_layers"), prompts=prompts)

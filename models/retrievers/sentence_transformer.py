@@ -25,7 +25,7 @@ from torch.nn.functional import normalize
 from models import hugging_face
 from models.model_files import UnusableModel, check_fit, read_json, read_weights
 from models.representation import Representation, Role
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.sentence_transformer_files import (
     MODULES,
     compared_by_cosine,
@@ -34,7 +34,7 @@ from models.retrievers.sentence_transformer_files import (
     read_optional_json,
     transformer_config,
 )
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from models.tokens import Tokens, check_vocabulary_size, pad
 
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid")
@@ -44,7 +44,7 @@ UNLIMITED = 2**20  # tokens: longer than any text, for encoders that state no ma
 class SentenceTransformer(nn.Module):
     """The bi-encoder on batches of token ids: one encoder for both roles, one dense view."""
 
-    settings = RetrieverSettings(dense=Dense(dim=None))
+    settings = RetrieverSettings(dense=DenseSettings(dim=None))
     views = settings.views
 
     def __init__(
@@ -53,7 +53,7 @@ class SentenceTransformer(nn.Module):
         super().__init__()
         self.encoder, self.pooling, self.head, self.prompt_lengths = encoder, pooling, head, prompt_lengths
         if len(head) and isinstance(head[-1], Normalise):
-            self.settings = RetrieverSettings(dense=Dense(dim=None, normalise=True))
+            self.settings = RetrieverSettings(dense=DenseSettings(dim=None, normalise=True))
 
     def forward(self, tokens: Tokens, role: Role) -> Representation:
         """Return the texts' vectors [B, D] in float32."""

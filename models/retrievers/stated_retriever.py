@@ -23,7 +23,7 @@ from models.retrievers.sentence_transformer_files import (
     prompts,
     read_optional_json,
 )
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class StatedRetriever:
     @property
     def settings(self) -> RetrieverSettings:
         """The settings of its one view."""
-        return RetrieverSettings(dense=Dense(dim=None, normalise=self.normalise or None), prompts=self.prompts)
+        return RetrieverSettings(dense=DenseSettings(dim=None, normalise=self.normalise or None), prompts=self.prompts)
 
 
 def read_stated_retriever(folder: Path) -> StatedRetriever | None:

@@ -1,7 +1,7 @@
 """Texts of any of the forms that `pretrieve adapt` reads, without queries: to generate pseudo-queries, or to pre-train.
 
 A file of JSON lines, CSV, TSV or Parquet with a column of texts, a folder of .txt, .md and .html files, or a folder in
-BEIR's layout (`storage.imports.collection_files`).
+BEIR's layout (`storage.datasets.support.collection_files`).
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from storage.datasets.support import collection_files
 from storage.datasets.support.joined_texts import check_complete_texts, no_topics
 from storage.formats.records import QrelRow, QueryRow, TextRow
-from storage.imports import collection_files
 
 FETCH = "name a file of JSON lines, CSV, TSV or Parquet, or a folder of texts"
 

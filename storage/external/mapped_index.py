@@ -21,7 +21,7 @@ from storage.artifact import Artifact
 from storage.external.database import Database
 from storage.external.mapped_strings import StringWriter, mapped_numbers, mapped_strings, write_numbers
 from storage.files import writing
-from storage.row_index import LARGEST, Hashes, PassageIndex, RowIndex, Rows, hash_blocks, leading_bits, table_size
+from storage.row_index import LARGEST, Hashes, PassageIndex, RowIndex, RowNumbers, hash_blocks, leading_bits, table_size
 from storage.rows import table_blocks
 from storage.tables import Passages
 
@@ -63,21 +63,21 @@ class MappedPassageIndex(PassageIndex):
         return MappedRowIndex(self.folder / DOCUMENTS)
 
     @cached_property
-    def descending(self) -> Rows:
+    def descending(self) -> RowNumbers:
         """The position of each passage in the descending order of ids, compared byte by byte."""
         return mapped_numbers(self.folder / "descending", np.int64)
 
     @cached_property
-    def rows_by_rank(self) -> Rows:
+    def rows_by_rank(self) -> RowNumbers:
         """The passages in the ascending order of ids."""
         return mapped_numbers(self.folder / "rows_by_rank", np.int64)
 
     @cached_property
-    def ranks(self) -> Rows:
+    def ranks(self) -> RowNumbers:
         """The position of each passage in the ascending order of ids."""
         return mapped_numbers(self.folder / "ranks", np.int64)
 
-    def derive(self, name: str, blocks: Iterable[Rows]) -> Rows:
+    def derive(self, name: str, blocks: Iterable[RowNumbers]) -> RowNumbers:
         """Return the concatenated blocks, mapped from a file that the first process to need them writes."""
         path = self.folder.with_name(DERIVED) / name
         if not path.exists():
@@ -148,7 +148,7 @@ def _write_table(folder: Path) -> None:
     (folder / "unsorted").unlink()
 
 
-def _with_leading_bits(hashes: Hashes, size: int, first: int, last: int) -> tuple[Hashes, Rows]:
+def _with_leading_bits(hashes: Hashes, size: int, first: int, last: int) -> tuple[Hashes, RowNumbers]:
     """Return the hashes whose leading bits are in [first, last), and their positions."""
     selected, positions = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start in range(0, len(hashes), SORTED_AT_ONCE):
@@ -188,7 +188,7 @@ def _merge_documents(folder: Path) -> None:
     (folder / "firsts").unlink()
 
 
-def _running_counts(blocks: Iterable[NDArray[np.bool_]]) -> Iterator[Rows]:
+def _running_counts(blocks: Iterable[NDArray[np.bool_]]) -> Iterator[RowNumbers]:
     """Yield the number of true flags before each flag, block by block."""
     count = 0
     for flags in blocks:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 from pydantic import Field
 
 from models.settings import omitted_at
@@ -34,7 +35,7 @@ from tasks.runtime.device import Precision
 from tasks.runtime.progress import progress
 from tasks.stage import stage
 
-Points = dict[int, tuple[space.Values, space.Values]]
+Points = dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]]
 """By seed, the coordinates of queries and passages in the plane."""
 
 
@@ -113,7 +114,7 @@ def sample_pairs(
     query_rows = first_rows(queries, Queries, "query_id", judged["query_id"].to_pylist(), ["text"])
     first_passages = first_rows(passages, Passages, "doc_id", judged["doc_id"].to_pylist(), ["passage_id"])
     salt = str(settings.seed)
-    order = sorted(
+    sampled = sorted(
         (
             share(row["query_id"], salt),
             share(f"{row['query_id']}\0{row['doc_id']}", salt),
@@ -124,7 +125,7 @@ def sample_pairs(
         if row["query_id"] in query_rows and row["doc_id"] in first_passages
     )
     document_of: dict[str, str] = {}
-    for _, _, query, document in order:
+    for _, _, query, document in sampled:
         if query not in document_of and document not in document_of.values() and len(document_of) < settings.pairs:
             document_of[query] = document
     passage_ids = [first_passages[document]["passage_id"] for document in document_of.values()]
@@ -138,7 +139,7 @@ def sample_pairs(
 
 def encode_pairs(
     checkpoint: Artifact[Checkpoint], sample: Sequence[Mapping[str, str]], settings: Reading
-) -> tuple[space.Values, space.Values]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the dense vectors of the queries and of the passages, normalised to length 1."""
     encoder = TextEncoder(checkpoint.path, settings.precision)
     query_vectors = encoder([pair["query"] for pair in sample], "query", settings.query_max_tokens).dense
@@ -174,7 +175,7 @@ def _rows(points: Points, sample: Sequence[Mapping[str, str]]) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def _figure(queries: space.Values, passages: space.Values) -> dict[str, Any]:
+def _figure(queries: NDArray[np.float64], passages: NDArray[np.float64]) -> dict[str, Any]:
     """Return both clouds scaled to a square of 1,000 by 1,000, in integers."""
     both = np.concatenate([queries, passages])
     low, extent = both.min(0), float(np.ptp(both, axis=0).max()) or 1.0

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from storage import settings as base
@@ -27,7 +28,7 @@ from tasks.analyses import write
 from tasks.evaluation.overlap import rank_biased_overlap
 from tasks.finetuning.candidates import relevant_passages
 from tasks.pseudo_queries.quality_counts import shortened
-from tasks.retrieval.run_lists import Rows, RunLists, Union, Values, unions
+from tasks.retrieval.run_lists import ListUnion, Rows, RunLists, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -105,7 +106,7 @@ def expert_disagreement(
     })  # fmt: skip
 
 
-def cases_of(union: Union, relevant: Mapping[str, set[str]], settings: Reading) -> Iterator[Case]:
+def cases_of(union: ListUnion, relevant: Mapping[str, set[str]], settings: Reading) -> Iterator[Case]:
     """Yield for each query of a block every view's first rank of a relevant passage, and the overlap of the lists.
 
     `ranks` are by view, None for a view without a relevant passage; `best` is the relevant passage with the best rank.
@@ -129,7 +130,7 @@ def cases_of(union: Union, relevant: Mapping[str, set[str]], settings: Reading) 
 
 
 def _relevant_ranks(
-    union: Union, relevant: Mapping[str, set[str]], names: Sequence[str]
+    union: ListUnion, relevant: Mapping[str, set[str]], names: Sequence[str]
 ) -> list[dict[str, dict[str, int]]]:
     """Return for each query of a block the ranks by view of the relevant passages that some view retrieved."""
     query_passages = [(query, passage) for query in union.query_ids.to_pylist() for passage in sorted(relevant[query])]
@@ -143,7 +144,7 @@ def _relevant_ranks(
     return by_query
 
 
-def mean_overlap(union: Union, p: float) -> Values:
+def mean_overlap(union: ListUnion, p: float) -> NDArray[np.float64]:
     """Return the rank-biased overlap of each query's lists, the mean over all pairs of views; 0 for an empty list."""
     ranks_RU = [union.spread(run, rows.ranks) for run, rows in enumerate(union.lists)]
     lengths_RQ = [np.bincount(rows.queries, minlength=len(union.query_ids)) for rows in union.lists]

@@ -43,11 +43,10 @@ from tasks.runtime.progress import progress
 from tasks.stage import stage
 from tasks.training.seeds import random_generator
 
-Values = NDArray[np.float64]
 SampledDocument = Mapping[str, str]
 """A document's `passage_id`, the passage's `text`, and its two contexts by kind."""
 
-Score = Callable[[Role, Sequence[str], Sequence[str]], Values]
+Score = Callable[[Role, Sequence[str], Sequence[str]], NDArray[np.float64]]
 """(kind of context, contexts, texts) -> the score of each context with the text at the same index."""
 
 KINDS: tuple[Role, ...] = ("passage", "query")
@@ -154,7 +153,7 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
     scoring = Scoring(query_max_tokens=longest, max_tokens=2 * longest, precision=settings.precision)
     scorer = Scorer(model, scoring, "pair_relatedness")
 
-    def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> Values:
+    def score(kind: Role, contexts: Sequence[str], texts: Sequence[str]) -> NDArray[np.float64]:
         limit, token_ids = limits[kind], scorer.tokenizer.token_ids
         pairs = [
             encode_pair(scorer.tokenizer, context, text, query_max_tokens=limit, max_tokens=limit + longest)
@@ -168,7 +167,7 @@ def _cross_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> S
 def _bi_encoder(model: Artifact[Checkpoint] | Source, settings: Reading) -> Score:
     encoder, limits = TextEncoder(model.path, settings.precision), _limits(model, settings, texts=1)
 
-    def vectors(texts: Sequence[str], role: Role) -> Values:
+    def vectors(texts: Sequence[str], role: Role) -> NDArray[np.float64]:
         dense = encoder(texts, role, limits[role]).dense
         if dense is None:
             raise UserError(f"pair_relatedness: {model.reference}: expected a retriever with a dense view")
@@ -183,7 +182,9 @@ def _limits(model: Artifact[Checkpoint] | Source, settings: Reading, *, texts: i
     return {"query": min(settings.query_max_tokens, positions), "passage": min(settings.passage_max_tokens, positions)}
 
 
-def statistics(scores: Values, strangers: Values, cut: float, thresholds: Sequence[float]) -> dict[str, Any]:
+def statistics(
+    scores: NDArray[np.float64], strangers: NDArray[np.float64], cut: float, thresholds: Sequence[float]
+) -> dict[str, Any]:
     """Return the mean score and the shares of pairs above the cut and above each threshold, with 95 % intervals."""
     from scipy.stats import t
 
@@ -198,7 +199,7 @@ def statistics(scores: Values, strangers: Values, cut: float, thresholds: Sequen
     }
 
 
-def above(scores: Values, cut: float) -> dict[str, Any]:
+def above(scores: NDArray[np.float64], cut: float) -> dict[str, Any]:
     """Return the share of scores above the cut, with Wilson's (1927) 95 % interval."""
     from scipy.stats import binomtest
 
@@ -207,7 +208,9 @@ def above(scores: Values, cut: float) -> dict[str, Any]:
     return {"share": float(test.statistic), "interval": [float(interval.low), float(interval.high)]}
 
 
-def compare_kinds(scores: Mapping[Role, Values], cuts: Mapping[Role, float], seed: int) -> dict[str, dict[str, float]]:
+def compare_kinds(
+    scores: Mapping[Role, NDArray[np.float64]], cuts: Mapping[Role, float], seed: int
+) -> dict[str, dict[str, float]]:
     """Return the advantage of queries over passages in score and in the share of related pairs, with tests."""
     related = {kind: (values > cuts[kind]).astype(np.float64) for kind, values in scores.items()}
     return {
@@ -220,7 +223,9 @@ def compare_kinds(scores: Mapping[Role, Values], cuts: Mapping[Role, float], see
     }
 
 
-def histogram(scores: Mapping[Role, Values], strangers: Mapping[Role, Values]) -> dict[str, Any]:
+def histogram(
+    scores: Mapping[Role, NDArray[np.float64]], strangers: Mapping[Role, NDArray[np.float64]]
+) -> dict[str, Any]:
     """Return the histogram of the scores of each kind and of their strangers, with common bins."""
     everything = np.concatenate([*scores.values(), *strangers.values()])
     edges = np.histogram_bin_edges(everything, BINS)
@@ -232,7 +237,7 @@ def histogram(scores: Mapping[Role, Values], strangers: Mapping[Role, Values]) -
 
 
 def examples(
-    documents: Sequence[SampledDocument], scores: Mapping[Role, Values], cuts: Mapping[Role, float]
+    documents: Sequence[SampledDocument], scores: Mapping[Role, NDArray[np.float64]], cuts: Mapping[Role, float]
 ) -> list[dict[str, Any]]:
     """Return the documents with the lowest scores of their two passages, as in the paper's figure 1."""
     return [

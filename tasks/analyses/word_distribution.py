@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch.nn.functional import logsigmoid
 
@@ -35,7 +36,7 @@ from storage.formats.ids import share
 from storage.rows import num_rows, read_rows, read_table
 from storage.tables import Analysis, Checkpoint, Pairs, Terms
 from tasks.analyses import write
-from tasks.analyses.measures.vocabulary_mass import Ids, Values, VocabularyMass
+from tasks.analyses.measures.vocabulary_mass import VocabularyMass
 from tasks.corpus.split_corpus import load_tokenizer
 from tasks.retrieval.encode import TextEncoder
 from tasks.runtime.device import Precision
@@ -120,7 +121,7 @@ def sample_texts(pairs: Artifact[Pairs], settings: Settings) -> list[dict[str, A
 
 def _decode(
     texts: Sequence[Mapping[str, Any]], folder: Path, decoder: cpdae.Decoder, tokenizer: Tokenizer, settings: Reading
-) -> Iterator[tuple[Mapping[str, Any], Values, Ids]]:
+) -> Iterator[tuple[Mapping[str, Any], NDArray[np.float64], NDArray[np.int64]]]:
     """Yield each text, its distribution over the vocabulary, and its token ids without [CLS] and [SEP]."""
     encoder = TextEncoder(folder, settings.precision)
     for start in progress(range(0, len(texts), BATCH), what="decoding", unit="batches"):
@@ -135,15 +136,20 @@ def _decode(
 
 
 @torch.inference_mode()
-def word_shares(decoder: cpdae.Decoder, vectors_BH: torch.Tensor) -> Values:
+def word_shares(decoder: cpdae.Decoder, vectors_BH: torch.Tensor) -> NDArray[np.float64]:
     """Return sigmoid(z) / sum sigmoid(z) of each vector over the vocabulary, [B, V]."""
     logs_BV = logsigmoid(decoder(vectors_BH).double())
-    shares_BV: Values = (logs_BV - logs_BV.logsumexp(1, keepdim=True)).exp().numpy()
+    shares_BV: NDArray[np.float64] = (logs_BV - logs_BV.logsumexp(1, keepdim=True)).exp().numpy()
     return shares_BV
 
 
 def _figure(
-    row: Mapping[str, Any], shares_V: Values, ids: Ids, folder: Path, terms: pretraining.TermCounts, settings: Settings
+    row: Mapping[str, Any],
+    shares_V: NDArray[np.float64],
+    ids: NDArray[np.int64],
+    folder: Path,
+    terms: pretraining.TermCounts,
+    settings: Settings,
 ) -> dict[str, Any]:
     """Return a text in shaded stretches, and the tokens with the greatest mass."""
     fast, own = load_tokenizer(str(folder / "tokenizer.json")), set(ids.tolist())
@@ -160,7 +166,7 @@ def _figure(
     }
 
 
-def stretches(text: str, encoding: Any, shares_V: Values, read: int) -> list[dict[str, Any]]:
+def stretches(text: str, encoding: Any, shares_V: NDArray[np.float64], read: int) -> list[dict[str, Any]]:
     """Return the words of a text, with their mass and shade, and the characters between them.
 
     A word's mass is the sum over its tokens; the word with the greatest mass has the darkest shade. Text beyond the

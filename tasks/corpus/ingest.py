@@ -33,7 +33,7 @@ T = TypeVar("T")
 Fraction = Annotated[float, Field(gt=0, lt=1)] | None
 
 
-class Corpus(Settings):
+class TextSelection(Settings):
     """Selects the texts of a collection."""
 
     reader: str
@@ -61,7 +61,7 @@ class Topics(Settings):
 
 
 @stage(version=2, table=Documents)
-def ingest_corpus(out: Path, source: Source, *, settings: Corpus) -> None:
+def ingest_corpus(out: Path, source: Source, *, settings: TextSelection) -> None:
     """Write the documents of the slice, in the collection's order."""
     rows = checked(
         dataset_loader(settings.reader).texts(source.path, settings.name), source, settings, settings.name, None
@@ -152,7 +152,9 @@ def ingest_qrels(
     write_rows(out, Qrels, rows)
 
 
-def checked(rows: Iterable[T], source: Source, settings: Corpus | Topics, part: str, split: str | None) -> Iterator[T]:
+def checked(
+    rows: Iterable[T], source: Source, settings: TextSelection | Topics, part: str, split: str | None
+) -> Iterator[T]:
     """Yield the rows; if the collection must be complete, raise UserError for a missing file or number of rows."""
     collection, count = dataset_loader(settings.reader), 0
     if settings.complete:

@@ -6,10 +6,8 @@ tokens. A rarer word falls back to shorter tokens; the artifact states how many 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,13 @@ from storage.errors import UserError
 from storage.files import writing
 from storage.rows import num_rows, read_rows, write_rows
 from storage.settings import Settings
-from storage.store.publishing import SCRATCH
 from storage.tables import Documents, Vocabulary, passage_text
 from tasks.corpus.split_corpus import load_tokenizer
-from tasks.runtime.shard import Shard, ShardJob, ShardTask, row_shards
-from tasks.runtime.shards import run_shards
+from tasks.corpus.token_counts import batches, count_in_shards, count_shard
+from tasks.runtime.shard import ShardTask
 from tasks.stage import stage
 
 UNKNOWN = "[UNK]"
-TEXTS_PER_BATCH = 1_000
-TEXTS_PER_SHARD = 100_000
 COVERAGE_TEXTS = 10_000
 """The number of documents, the first of those that are retrieved, that are tokenised before and after."""
 
@@ -57,9 +52,9 @@ def select_vocabulary(
     text of these characters has an [UNK] that it did not have before. Ties are broken by token id.
     """
     content = read_json(tokenizer.path / FILES[0], "a tokenizer")
-    counts = _count_tokens(out, documents, tokenizer, "documents")
+    counts = _occurrences(out, documents, tokenizer, "documents")
     if pretraining is not None:
-        counts += _count_tokens(out, pretraining, tokenizer, "pre-training")
+        counts += _occurrences(out, pretraining, tokenizer, "pre-training")
     names = {number: token for token, number in content["model"]["vocab"].items()}
     kept = select(content, counts, settings.tokens)
     write_rows(out, Vocabulary, (
@@ -124,48 +119,27 @@ def check_kind(setting: str, folder: Path, remedy: str) -> None:
 
 
 def count_part(task: ShardTask, documents: Artifact[Documents], tokenizer: Source) -> None:
-    """Write the number of occurrences of each token id in the documents of a shard."""
-    wordpiece = load_tokenizer(str(tokenizer.path / FILES[0]))
-    counts = np.zeros(_size(tokenizer), np.int64)
-    for texts in _batches(documents, *task.shard.of):
-        for encoding in wordpiece.encode_batch_fast(texts, add_special_tokens=False):
-            counts += np.bincount(np.asarray(encoding.ids, np.int64), minlength=len(counts))
-        task.done(len(texts))
-    with writing(task.out / task.shard.files[0]) as temporary, temporary.open("wb") as file:
-        np.save(file, counts)
+    """Count the tokens in the documents of a shard."""
+    count_shard(task, _texts(documents, *task.shard.of), tokenizer)
 
 
-def _count_tokens(out: Path, documents: Artifact[Documents], tokenizer: Source, name: str) -> NDArray[np.int64]:
+def _occurrences(out: Path, documents: Artifact[Documents], tokenizer: Source, name: str) -> NDArray[np.int64]:
     """Return the number of occurrences of each token id in all documents."""
-    shards = [
-        dataclasses.replace(shard, files=[f"{SCRATCH}/{name}-{shard.number:05d}.npy"])
-        for shard in row_shards(num_rows(documents.path), TEXTS_PER_SHARD)
-    ]
-    run_shards(ShardJob(count_part, out, (documents, tokenizer), None, what="counting tokens", unit="texts"), shards)
-    return sum((_load(out, shard) for shard in shards), np.zeros(_size(tokenizer), np.int64))
+    counts = count_in_shards(out, documents, tokenizer, count_part, name=f"tokens-{name}", what="counting tokens")
+    occurrences: NDArray[np.int64] = counts[1]
+    return occurrences
 
 
-def _load(out: Path, shard: Shard) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = np.load(out / shard.files[0])
-    return counts
-
-
-def _size(tokenizer: Source) -> int:
-    return max(load_tokenizer(str(tokenizer.path / FILES[0])).get_vocab().values()) + 1
-
-
-def _batches(documents: Artifact[Documents], first: int, last: int) -> Iterator[list[str]]:
+def _texts(documents: Artifact[Documents], first: int, last: int) -> Iterator[str]:
     """Yield titles and texts of the documents [first, last)."""
-    rows = read_rows(documents, Documents, first, last)
-    while texts := [passage_text(row["title"], row["text"]) for row in islice(rows, TEXTS_PER_BATCH)]:
-        yield texts
+    return (passage_text(row["title"], row["text"]) for row in read_rows(documents, Documents, first, last))
 
 
 def _coverage(documents: Artifact[Documents], folder: Path) -> dict[str, float]:
     """Return the mean number of tokens of a document and the share of [UNK] among them."""
     wordpiece: Tokenizer = load_tokenizer(str(folder / FILES[0]))
     texts, tokens, missing = 0, 0, 0
-    for batch in _batches(documents, 0, min(num_rows(documents.path), COVERAGE_TEXTS)):
+    for batch in batches(_texts(documents, 0, min(num_rows(documents.path), COVERAGE_TEXTS))):
         for encoding in wordpiece.encode_batch_fast(batch, add_special_tokens=False):
             texts, tokens, missing = texts + 1, tokens + len(encoding.ids), missing + encoding.tokens.count(UNKNOWN)
     return {"tokens_per_text": tokens / max(texts, 1), "unknown_share": missing / max(tokens, 1)}

@@ -30,7 +30,6 @@ TOKENIZER = "tokenizer.json"
 DOCUMENTS_PER_PART = 10_000  # splitting fewer takes less time than starting a process
 CHARACTERS_PER_BATCH = 1_000_000
 
-Rows = list[dict[str, Any]]
 TokenizerFile = Artifact[Vocabulary] | Source
 """The folder of a tokenizer.json: of a reduced vocabulary, or of a model outside the store."""
 
@@ -89,7 +88,9 @@ def split_part(
     write_rows(task.out, Passages, passages(), part(task.shard.number))
 
 
-def split_documents(documents: Rows, *, tokenizer: str, settings: Splitting | SplittingWithTitles) -> Rows:
+def split_documents(
+    documents: list[dict[str, Any]], *, tokenizer: str, settings: Splitting | SplittingWithTitles
+) -> list[dict[str, Any]]:
     """Return the passages of documents; the text of each is characters [start, end) of the text that is split."""
     documents = [document for document in documents if document["title"].strip() or document["text"].strip()]
     pieces, limit = load_tokenizer(tokenizer), settings.max_tokens

@@ -22,7 +22,7 @@ from storage.settings import Seed
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.cross_encoder.pairs import PairLengths, load_cross_encoder
 from tasks.finetuning.training_data import TrainingData
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
 from tasks.training.initial_heads import log_heads
@@ -58,7 +58,7 @@ def train_teacher(
     torch.manual_seed(settings.seed)
     tokenizer, encoder = load_initial_encoder(start.path, settings)
     log_heads("train_teacher", {"pooler and classifier": _origin(encoder.new_weights)})
-    data = TrainingData.read(queries, Corpus.share(out, passages), positives, negatives, settings)
+    data = TrainingData.read(queries, PassagesWithTexts.share(out, passages), positives, negatives, settings)
     batches = TeacherBatches(data, tokenizer, settings)
     fit(Finetuning(encoder), batches.batch, batches.steps, out=out, settings=settings.fit, seed=settings.seed)
     with writing_files(out) as folder:

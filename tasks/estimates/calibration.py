@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from models.layers.bert import BertConfig, BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import pad
 from storage.files import cache_folder, write_atomically

@@ -11,7 +11,7 @@ from models.objective import Batch
 from models.pretraining import Initialisation
 from models.retrievers import cross_encoder
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.row_random import RowRandom
 from models.tokens import pad
 from tasks.cross_encoder.pairs import Scoring

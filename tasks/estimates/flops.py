@@ -23,7 +23,8 @@ from tokenizers.models import WordPiece
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models import backbones
-from models.layers.bert import CONFIG, BertConfig, BertForMaskedLM
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG, BertConfig
 from models.objective import Batch, Objective
 from models.pretraining import Initialisation, RawBatch, TermCounts
 from models.retrievers import cross_encoder, towers
@@ -31,7 +32,8 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.cross_encoder import CrossEncoder, Groups, pad_pairs
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import Retriever, RetrieverSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views.late import MARKERS
 from models.row_random import RowRandom
 from models.tokens import FILES, SPECIALS, Tokenizer, num_tokens, pad

@@ -47,7 +47,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class System:
+class RunOverSeeds:
     """A run of a recipe's report, over the recipe's seeds."""
 
     measured: Measured = field(repr=False)
@@ -64,7 +64,7 @@ class System:
         }  # fmt: skip
 
 
-def difference(system: System, baseline: System, metric: str) -> dict[str, Any] | None:
+def difference(system: RunOverSeeds, baseline: RunOverSeeds, metric: str) -> dict[str, Any] | None:
     """Return the mean difference with interval and p, over the seeds that both have.
 
     None where they share no seed or were measured on different queries.

@@ -19,7 +19,6 @@ from tasks.retrieval.ranking import ranges
 
 Matrix = NDArray[np.float64]
 """[queries, longest list, 2]: document number and score (or grade); shorter lists are padded with document -1."""
-Rows = NDArray[np.int64] | NDArray[np.bool_] | slice
 ALL = slice(None)  # selects all rows without a copy
 DOCUMENTS_PER_BLOCK = 2**18  # that are looked up among the judged ones at a time
 
@@ -91,7 +90,7 @@ def _unknown_passage(passage_id: str) -> ValueError:
 
 def _ranked(
     queries: NDArray[np.int64], scores: NDArray[np.float32], documents: NDArray[np.int64], doc_ids: pa.Array
-) -> Rows:
+) -> NDArray[np.int64] | NDArray[np.bool_] | slice:
     """Return the order of rows by query, descending score and descending document id."""
     same = queries[1:] == queries[:-1]
     in_order = bool(((queries[1:] > queries[:-1]) | (same & (scores[1:] <= scores[:-1]))).all())
@@ -110,7 +109,7 @@ def _ranked(
     return order
 
 
-def _first(queries: NDArray[np.int64], documents: NDArray[np.int64]) -> Rows:
+def _first(queries: NDArray[np.int64], documents: NDArray[np.int64]) -> NDArray[np.int64] | NDArray[np.bool_] | slice:
     """Return the rows with the first occurrence of their document in their query; rows of a query are adjacent."""
     bits = len(queries).bit_length()
     packed = np.sort(documents << bits | np.arange(len(queries)))  # faster than an argsort

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
@@ -20,7 +21,7 @@ from storage.rows import write_rows
 from storage.settings import Settings
 from storage.tables import Overlap, Run
 from tasks.retrieval.ranking import Indices
-from tasks.retrieval.run_lists import RunLists, Values, unions
+from tasks.retrieval.run_lists import RunLists, unions
 from tasks.runtime.progress import bar
 from tasks.stage import stage
 
@@ -48,7 +49,7 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
     length if that is less.
     """
     pairs = list(combinations(range(len(settings.names)), 2))
-    overlaps: list[list[Values]] = [[] for _ in pairs]
+    overlaps: list[list[NDArray[np.float64]]] = [[] for _ in pairs]
     lists = [RunLists(run) for run in runs]
     counts = pc.value_counts(pa.concat_arrays([run.query_ids for run in lists]))
     query_ids = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
@@ -68,7 +69,9 @@ def overlap(out: Path, runs: Sequence[Artifact[Run]], *, settings: Overlapping) 
     write_rows(out, Overlap, rows)
 
 
-def agreement(queries_U: Indices, depths_U: Indices, lengths_Q: Indices, others_Q: Indices, p: float) -> Values:
+def agreement(
+    queries_U: Indices, depths_U: Indices, lengths_Q: Indices, others_Q: Indices, p: float
+) -> NDArray[np.float64]:
     """Return overlap at each cutoff, then rank-biased overlap, for each query in both runs, [4, queries].
 
     Given are the passages in both lists, each by its query and by the depth from which on both lists have it.
@@ -82,7 +85,9 @@ def agreement(queries_U: Indices, depths_U: Indices, lengths_Q: Indices, others_
     return np.stack([*shares, rank_biased_overlap(queries_U, depths_U, short_Q, long_Q, p)[in_both]])
 
 
-def rank_biased_overlap(queries_U: Indices, depths_U: Indices, short_Q: Indices, long_Q: Indices, p: float) -> Values:
+def rank_biased_overlap(
+    queries_U: Indices, depths_U: Indices, short_Q: Indices, long_Q: Indices, p: float
+) -> NDArray[np.float64]:
     """Return RBO_ext of lists of these lengths (Webber et al. 2010, equation 32), [Q]; 0 where one is empty.
 
     A passage that both lists have from depth m on counts in the overlap X_d for every d >= m. So the sum over depths d
@@ -99,11 +104,11 @@ def rank_biased_overlap(queries_U: Indices, depths_U: Indices, short_Q: Indices,
     s_Q, l_Q = np.maximum(short_Q, 1), np.maximum(long_Q, 1)
     extrapolated_Q = (power_D[long_Q] - power_D[short_Q]) / s_Q - (share_D[long_Q] - share_D[short_Q])
     rest_Q = ((common_Q - short_common_Q) / l_Q + short_common_Q / s_Q) * p**long_Q
-    biased_Q: Values = (1 - p) / p * (observed_Q + short_common_Q * extrapolated_Q) + rest_Q
+    biased_Q: NDArray[np.float64] = (1 - p) / p * (observed_Q + short_common_Q * extrapolated_Q) + rest_Q
     return biased_Q
 
 
-def _means(values: Sequence[Values]) -> dict[str, Any]:
+def _means(values: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
     all_values = np.concatenate([np.empty((4, 0)), *values], axis=1)
     means = [float(row.mean()) if row.size else 0.0 for row in all_values]
     names = [*(f"overlap_{k}" for k in CUTOFFS), "rbo"]

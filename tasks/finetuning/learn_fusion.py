@@ -27,7 +27,7 @@ from storage.tables import Passages, Positives, Run, Weights
 from tasks.finetuning.candidates import relevant_passages
 from tasks.retrieval.fuse import QUERIES_PER_SHARD, imputed_scores
 from tasks.retrieval.ranking import Indices, ranges
-from tasks.retrieval.run_lists import RunLists, Union, Values, unions
+from tasks.retrieval.run_lists import ListUnion, RunLists, unions
 from tasks.runtime.progress import bar
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once
 from tasks.runtime.shards import run_shards
@@ -85,7 +85,7 @@ def write_examples(
     settings: LearnFusion,
 ) -> None:  # fmt: skip
     """Write the examples of a shard's queries."""
-    lists, labels, relevant = load_once(opened, tuple(runs), positives, passages)
+    lists, labels, relevant = load_once(read_inputs, tuple(runs), positives, passages)
     first, last = task.shard.of
     query_ids = labels["query_id"].combine_chunks().unique()[first:last]
     own = labels.filter(pc.is_in(labels["query_id"], value_set=query_ids))
@@ -96,7 +96,7 @@ def write_examples(
     FusionExamples.write(task.out / task.shard.files[0], blocks)
 
 
-def opened(
+def read_inputs(
     runs: Sequence[Artifact[Run]], positives: Artifact[Positives], passages: Artifact[Passages]
 ) -> tuple[list[RunLists], pa.Table, dict[str, set[str]]]:
     """Return the lists of the runs, the positives, and the relevant passages of each query."""
@@ -104,7 +104,7 @@ def opened(
     return [RunLists(run) for run in runs], labels, relevant_passages(labels, passages)
 
 
-def examples(union: Union, positives: pa.Table, relevant: Mapping[str, set[str]]) -> FusionExamples:
+def examples(union: ListUnion, positives: pa.Table, relevant: Mapping[str, set[str]]) -> FusionExamples:
     """Return the examples of a block of queries: each positive, and the passages that it must outscore."""
     pairs = [(query, passage) for query in union.query_ids.to_pylist() for passage in relevant.get(query, ())]
     names = (pa.array([pair[side] for pair in pairs], pa.string()) for side in (0, 1))
@@ -144,7 +144,7 @@ class FusionExamples:
         with writing(path) as temporary, temporary.open("wb") as file:
             np.savez(file, positives=positives, rivals=rivals, counts=counts)
 
-    def loss(self, weights: Sequence[float]) -> tuple[float, Values]:
+    def loss(self, weights: Sequence[float]) -> tuple[float, NDArray[np.float64]]:
         """Return the sum of the positives' cross-entropies, and its gradient [R].
 
         It is computed column by column: the order of sums in a matrix product depends on the number of threads.

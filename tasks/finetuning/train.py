@@ -16,10 +16,13 @@ from models.retrievers import objective, retriever
 from models.retrievers.came import Competition
 from models.retrievers.examples import Examples, known_positives
 from models.retrievers.objective import Distillation, Finetuning, Flops
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.retriever import ViewName as ViewName  # for recipe schemas, since flows/ may not import models/
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.retriever_settings import (
+    ViewName as ViewName,  # for recipe schemas, since flows/ may not import models/
+)
 from models.retrievers.towers import QUERY
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from models.retrievers.views.late import marker_ids
 from models.settings import omitted_at
 from models.tokens import FILES, Tokenizer, Tokens, copy_tokenizer
@@ -32,7 +35,7 @@ from tasks.finetuning.teacher_scores import ScoreLookup
 from tasks.finetuning.training_data import TrainingData
 from tasks.pretraining.initialise import BackboneSettings, check_retriever, untrained
 from tasks.retrieval.encode import Encoding, check_below
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.stage import stage
 from tasks.training.divided_texts import DividedTexts
 from tasks.training.initial_heads import log_heads, parts
@@ -40,7 +43,7 @@ from tasks.training.loop import fit
 from tasks.training.meta_device import on_meta_device
 from tasks.training.optimiser import OptimisationSettings
 
-PLAIN = RetrieverSettings(dense=Dense(dim=None))
+PLAIN = RetrieverSettings(dense=DenseSettings(dim=None))
 """The settings of a retriever that no recipe describes: one dense vector."""
 
 
@@ -130,7 +133,7 @@ def train(
     log_heads("train", {f"heads of the views ({parts(own)})": model.origin} if (own := model.own()) else {})
     settings = settings.model_copy(update={"retriever": model.settings})  # with the checkpoint's prompts
     data = TrainingData.read(
-        queries, Corpus.share(out, passages), positives, negatives, settings, mined_only=scores is not None
+        queries, PassagesWithTexts.share(out, passages), positives, negatives, settings, mined_only=scores is not None
     )
     teacher = None if scores is None else ScoreLookup.read(scores, data)
     batches = RetrieverBatches(data, Tokenizer.load(start.path), settings, teacher)

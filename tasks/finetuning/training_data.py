@@ -20,7 +20,7 @@ from storage.errors import UserError
 from storage.row_index import RowIndex
 from storage.rows import read_table, table_blocks
 from storage.tables import Negatives, Passages, Positives, Queries, Table
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.training.epochs import rows_of_step
 from tasks.training.seeds import random_generator
 
@@ -50,7 +50,7 @@ class PassageLists:
         return self.passage_rows[self.offsets[query] : self.offsets[query + 1]]
 
     @staticmethod
-    def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: Corpus) -> PassageLists:
+    def read(labels: Artifact[Any], table: type[Table], queries: RowIndex, corpus: PassagesWithTexts) -> PassageLists:
         """Return the passages that a table names for each of these queries, in its order, with a block in memory."""
         query_rows, passage_rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for block in table_blocks(labels.path, table, ["query_id", "passage_id"]):
@@ -69,7 +69,7 @@ class PassageLists:
 class TrainingData:
     """The queries, passages and labels from which the examples of every step are taken."""
 
-    corpus: Corpus
+    corpus: PassagesWithTexts
     query_index: RowIndex
     queries: Sequence[str]
     """The texts of the queries that have a positive."""
@@ -81,7 +81,7 @@ class TrainingData:
 
     @staticmethod
     def read(
-        queries: Artifact[Queries], corpus: Corpus, positives: Artifact[Positives],
+        queries: Artifact[Queries], corpus: PassagesWithTexts, positives: Artifact[Positives],
         negatives: Artifact[Negatives], settings: ExampleSettings, *, mined_only: bool = False,
     ) -> TrainingData:  # fmt: skip
         """Read the queries that have a positive (with `mined_only`, also negatives).

@@ -18,18 +18,11 @@ from models.representation import Pooling
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.load import is_foreign
-from models.retrievers.retriever import (
-    HEADS_FILE,
-    LOADED,
-    NEW,
-    RETRIEVER_SETTINGS,
-    RETRIEVER_WEIGHTS,
-    RetrieverSettings,
-    save_settings,
-)
+from models.retrievers.retriever import HEADS_FILE, LOADED, NEW, RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS, save_settings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.stated_retriever import contradiction, pooling_of, read_stated_retriever
 from models.retrievers.towers import Towers
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from models.tokens import FILES, Tokenizer, copy_tokenizer
 from storage.artifact import Source
 from storage.errors import UserError
@@ -76,7 +69,7 @@ def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> Non
     are copied.
     """
     torch.manual_seed(settings.seed)
-    encoder = opened(weights.path, settings)
+    encoder = open_backbone(weights.path, settings)
     is_new = encoder.passage.has_new_head
     everything = "newly initialised, as all weights" if settings.start == "random" else LOADED
     log_heads("initialise", {"vocabulary head": NEW if is_new else everything})
@@ -90,7 +83,7 @@ def initialise(out: Path, weights: Source, *, settings: BackboneSettings) -> Non
                 shutil.copyfile(weights.path / name, temporary)
 
 
-def opened(folder: Path, settings: BackboneSettings) -> DenseEncoder:
+def open_backbone(folder: Path, settings: BackboneSettings) -> DenseEncoder:
     """Return the encoders of a folder and the settings; raise UserError if the folder is broken or does not fit."""
     try:
         with refuse_unusable(folder):
@@ -156,7 +149,7 @@ def save_checkpoint(
     with writing_files(out) as folder:
         towers.save(encoder, folder)
         if kept or is_foreign(folder):  # without settings another family is opened by sentence-transformers' rules
-            save_settings(kept or RetrieverSettings(dense=Dense(dim=None)), folder)
+            save_settings(kept or RetrieverSettings(dense=DenseSettings(dim=None)), folder)
         copy_tokenizer(tokenizer, folder)
         if (folder / towers.QUERY).is_dir():
             copy_tokenizer(tokenizer, folder / towers.QUERY)

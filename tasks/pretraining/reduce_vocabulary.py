@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.model_files import read_json, refuse_unusable
 from models.retrievers.bi_encoder import load_pooling, save_pooling
 from models.retrievers.retriever import HEADS_FILE, RETRIEVER_SETTINGS, read_settings
@@ -51,8 +51,8 @@ def check(folder: Path) -> None:
 
 def _reduce(folder: Path, out: Path, kept: list[int]) -> None:
     with refuse_unusable(folder):
-        model = subset_model(bert.load(folder), kept)
-        bert.save(model, out)
+        model = subset_model(BertForMaskedLM.load(folder), kept)
+        model.save(out)
         save_pooling(out, load_pooling(folder), model.config.hidden_size)
 
 

@@ -32,7 +32,6 @@ from tasks.runtime.work_folder import TOKENS
 
 ROWS_PER_FILE = 100_000  # a kill loses some seconds of work; a billion rows are ten thousand files
 CHARACTERS_AT_A_TIME = 1_000_000  # reading and tokenising them takes some 120 MB
-Rows = Sequence[int] | Ids
 
 
 class TokenCache:
@@ -50,25 +49,25 @@ class TokenCache:
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def texts(self, rows: Rows) -> list[Ids]:
+    def texts(self, rows: Sequence[int] | Ids) -> list[Ids]:
         """Return the ids of the texts of these rows, not truncated and without special tokens."""
         files, starts, stops = self._bounds("text", rows)
         values = [lists.values for lists in self._lists("text")]
         return _slices(values, files, starts, stops)
 
-    def num_contexts(self, column: str, rows: Rows) -> Ids:
+    def num_contexts(self, column: str, rows: Sequence[int] | Ids) -> Ids:
         """Return the number of contexts that these rows have in a column."""
         _, starts, stops = self._bounds(column, rows)
         return stops - starts
 
-    def contexts(self, column: str, rows: Rows, numbers: Ids) -> list[Ids]:
+    def contexts(self, column: str, rows: Sequence[int] | Ids, numbers: Ids) -> list[Ids]:
         """Return the ids of one context of each row, by its number in a column."""
         files, firsts, _ = self._bounds(column, rows)
         inner = [lists.values for lists in self._lists(column)]
         starts, stops = _offsets([lists.offsets for lists in inner], files, firsts + numbers)
         return _slices([lists.values for lists in inner], files, starts, stops)
 
-    def _bounds(self, column: str, rows: Rows) -> tuple[Ids, Ids, Ids]:
+    def _bounds(self, column: str, rows: Sequence[int] | Ids) -> tuple[Ids, Ids, Ids]:
         """Return for each row the batch that contains it, and the bounds of its list in the batch's values."""
         batches = np.searchsorted(self._ends, rows, "right")
         sizes = np.diff(self._ends, prepend=0)

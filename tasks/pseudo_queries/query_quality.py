@@ -77,7 +77,7 @@ def query_quality(
     alongside = Alongside(read_columns(pseudo_queries, COLUMNS))
     without = total = 0
     with Database(out / SCRATCH / "database") as database:
-        corpus = Corpus(database, settings.long_words)
+        corpus = CorpusMeasures(database, settings.long_words)
         for passage in read_rows(passages, Passages):
             text, passage_id = passage_text(passage["title"], passage["text"]), passage["passage_id"]
             rows = alongside.rows(passage_id)
@@ -147,7 +147,7 @@ def sample(passage_id: str, text: str, rows: Sequence[Row]) -> Row:
             "more": max(0, len(rows) - QUERIES_SHOWN)}  # fmt: skip
 
 
-class Corpus:
+class CorpusMeasures:
     """The measures of all pseudo-queries and of those of each generator."""
 
     def __init__(self, database: Database, long_words: int) -> None:

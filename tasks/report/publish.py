@@ -18,8 +18,8 @@ from rich.text import Text
 from storage.artifact import Artifact
 from storage.files import write_atomically
 from storage.tables import Report
-from tasks.report.glossary import metrics, tests
 from tasks.report.page.costs import costs, environments
+from tasks.report.page.glossary import metrics, tests
 from tasks.report.page.html import page
 from tasks.report.page.statistics import claimed, equal_metrics, headline_rows, highest, mark, marks, verdict
 from tasks.report.report import CURVES, as_json

@@ -70,7 +70,7 @@ class TextEncoder:
 
     def __init__(self, folder: Path, precision: Precision | None = None, truncate_dim: int | None = None) -> None:
         self.truncate_dim = truncate_dim
-        self.device, self.opened, self.precision = choose_device(), opened(folder), precision
+        self.device, self.opened, self.precision = choose_device(), open_retriever(folder), precision
         self.retriever = self.opened.retriever.to(self.device)
         limits = LEXICAL_TOKENS_PER_BATCH if "lexical" in self.retriever.views else TOKENS_PER_BATCH
         self.tokens_per_batch = limits["cpu" if self.device.type == "cpu" else "cuda"]
@@ -110,7 +110,7 @@ class TextEncoder:
         return as_rows(representation)
 
 
-def opened(folder: Path) -> LoadedRetriever:
+def open_retriever(folder: Path) -> LoadedRetriever:
     """Return the retriever of a folder. Raises UserError where it is broken or missing."""
     try:
         return load.load(folder)

@@ -18,6 +18,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
@@ -26,7 +27,7 @@ from storage.rows import write_table
 from storage.settings import Settings
 from storage.tables import Run, Weights
 from tasks.retrieval.ranking import ranges
-from tasks.retrieval.run_lists import Rows, RunLists, Union, Values, unions
+from tasks.retrieval.run_lists import ListUnion, Rows, RunLists, unions
 from tasks.runtime.shard import Shard, ShardJob, ShardTask, load_once, part, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.stage import stage
@@ -55,7 +56,7 @@ def fuse(out: Path, runs: Sequence[Artifact[Run]], weights: Artifact[Weights] | 
     query adds nothing to its scores.
     """
     _factors(weights, settings.kind, len(runs))  # a wrong combination is refused here, before a process is started
-    _, query_ids = load_once(opened, tuple(runs))
+    _, query_ids = load_once(open_runs, tuple(runs))
     shards = row_shards(len(query_ids), QUERIES_PER_SHARD) or [Shard(0, 0, [f"{part(0)}.parquet"], [0, 0])]
     run_shards(ShardJob(fuse_part, out, (runs, weights), settings, f"fusing {len(runs)} runs", "queries"), shards)
 
@@ -65,7 +66,7 @@ def fuse_part(
 ) -> None:
     """Write the fused lists of a shard's queries."""
     factors, (first, last) = _factors(weights, settings.kind, len(runs)), task.shard.of
-    lists, query_ids = load_once(opened, tuple(runs))
+    lists, query_ids = load_once(open_runs, tuple(runs))
     blocks = []
     for union in unions(lists, query_ids[first:last], settings.depth):
         blocks.append(fused_rows(union, factors, settings))
@@ -73,13 +74,13 @@ def fuse_part(
     write_table(task.out, Run, pa.concat_tables([SCHEMA.empty_table(), *blocks]), part(task.shard.number))
 
 
-def opened(runs: Sequence[Artifact[Run]]) -> tuple[list[RunLists], pa.Array]:
+def open_runs(runs: Sequence[Artifact[Run]]) -> tuple[list[RunLists], pa.Array]:
     """Return the lists of the runs, and the queries of all, in the order of the first run that has them."""
     lists = [RunLists(run) for run in runs]
     return lists, pa.concat_arrays([run.query_ids for run in lists]).unique()
 
 
-def fused_rows(union: Union, factors: Sequence[float], settings: Fusion) -> pa.Table:
+def fused_rows(union: ListUnion, factors: Sequence[float], settings: Fusion) -> pa.Table:
     """Return the fused lists of a block of queries as rows of a Run."""
     scores_U = fused_scores(union, factors, settings.kind).astype(np.float32)
     queries_U, passages_U = union.queries, union.passages
@@ -101,7 +102,7 @@ def fused_rows(union: Union, factors: Sequence[float], settings: Fusion) -> pa.T
     ).cast(SCHEMA)
 
 
-def fused_scores(union: Union, factors: Sequence[float], kind: str) -> Values:
+def fused_scores(union: ListUnion, factors: Sequence[float], kind: str) -> NDArray[np.float64]:
     """Return the fused score of each pair, [U]."""
     total_U = np.zeros(len(union.keys))
     for run, rows in enumerate(union.lists):
@@ -113,7 +114,7 @@ def fused_scores(union: Union, factors: Sequence[float], kind: str) -> Values:
     return total_U
 
 
-def imputed_scores(union: Union, run: int) -> Values:
+def imputed_scores(union: ListUnion, run: int) -> NDArray[np.float64]:
     """Return a run's scores, [U]; a pair that it lacks has its last score for the query, or 0 if it has none."""
     rows = union.lists[run]
     last_Q = np.zeros(len(union.query_ids))
@@ -121,13 +122,13 @@ def imputed_scores(union: Union, run: int) -> Values:
     return union.spread(run, rows.scores, last_Q[union.queries])
 
 
-def normalised(rows: Rows) -> Values:
+def normalised(rows: Rows) -> NDArray[np.float64]:
     """Return a run's scores, [N], scaled linearly to [0, 1] within each list; 1 where a list's are all equal."""
     first_Q, last_Q = np.zeros((2, rows.queries.max(initial=-1) + 1))
     last_Q[rows.queries] = rows.scores
     first_Q[rows.queries[::-1]] = rows.scores[::-1]
     above_N, range_N = rows.scores - last_Q[rows.queries], (first_Q - last_Q)[rows.queries]
-    shares_N: Values = np.divide(above_N, range_N, out=np.ones_like(above_N), where=range_N > 0)
+    shares_N: NDArray[np.float64] = np.divide(above_N, range_N, out=np.ones_like(above_N), where=range_N > 0)
     return shares_N
 
 

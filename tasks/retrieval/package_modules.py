@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.views import late, lexical
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer
 
 DENSE_MODULE = "2_Dense"
@@ -69,7 +70,7 @@ def package_class(
     return "SentenceTransformer", ""
 
 
-def _unlike_splade(settings: lexical.Settings) -> str:
+def _unlike_splade(settings: LexicalSettings) -> str:
     if settings.head != "mlm":
         return f"its weights are not those of the vocabulary head but of {settings.head}"
     if settings.activation != "log1p_relu":
@@ -81,7 +82,7 @@ def _unlike_splade(settings: lexical.Settings) -> str:
     return ""
 
 
-def _unlike_colbert(settings: late.Settings, lengths: Lengths, *, has_two_encoders: bool) -> str:
+def _unlike_colbert(settings: LateSettings, lengths: Lengths, *, has_two_encoders: bool) -> str:
     if settings.exact_match:
         return "it compares equal tokens only"
     if settings.markers:
@@ -93,7 +94,7 @@ def _unlike_colbert(settings: late.Settings, lengths: Lengths, *, has_two_encode
     return ""
 
 
-def _other_masks(settings: late.Settings, limit: int | None) -> str:
+def _other_masks(settings: LateSettings, limit: int | None) -> str:
     masks = settings.query_masks
     if masks is None or limit is None or masks <= limit:
         return ""
@@ -133,7 +134,7 @@ def normalisation(folder: Path, number: int, *, of_tokens: bool) -> Module:
     return module
 
 
-def mask_modules(folder: Path, settings: late.Settings, tokenizer: Tokenizer, *, first: int) -> list[Module]:
+def mask_modules(folder: Path, settings: LateSettings, tokenizer: Tokenizer, *, first: int) -> list[Module]:
     """Write which tokens are compared: punctuation is skipped in documents, [CLS] and [SEP] in queries too."""
     specials = [tokenizer.cls] * (not settings.use_cls) + [tokenizer.sep] * (not settings.use_sep)
     marks = tokenizer.punctuation.tolist() if settings.skip_punctuation else []

@@ -19,8 +19,6 @@ from storage.rows import parts, table_blocks
 from storage.tables import Run
 from tasks.retrieval.ranking import Indices, ranges
 
-Values = NDArray[np.float64]
-
 QUERIES_PER_BLOCK = 128  # whose lists are in memory at a time
 ROWS_PER_BLOCK = 2**19  # of a run that is read in its order; more where one query has more
 SCHEMA = pa.schema([Run.schema.field(name) for name in ("passage_id", "score")])
@@ -50,7 +48,7 @@ class Rows:
     """The query of each row, as an index into the block."""
     ranks: Indices
     passage_ids: pa.ChunkedArray
-    scores: Values
+    scores: NDArray[np.float64]
 
 
 class RunLists:
@@ -105,7 +103,7 @@ class RunLists:
 
 
 @dataclass(frozen=True)
-class Union:
+class ListUnion:
     """The union of several runs' lists for a block of queries: U pairs of a query and a passage."""
 
     query_ids: pa.Array
@@ -143,7 +141,7 @@ class Union:
         return np.intersect1d(self.keys, keys, return_indices=True)[1]
 
 
-def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) -> Iterator[Union]:
+def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) -> Iterator[ListUnion]:
     """Yield the union of all runs' lists up to `depth` for these queries, block by block."""
     indices = [pc.index_in(query_ids, value_set=run.query_ids).fill_null(-1).to_numpy() for run in lists]
     for start in range(0, len(query_ids), QUERIES_PER_BLOCK):
@@ -152,7 +150,7 @@ def unions(lists: Sequence[RunLists], query_ids: pa.Array, depth: int | None) ->
         yield union_of(query_ids[start:end], rows)
 
 
-def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> Union:
+def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> ListUnion:
     """Return the union of several runs' lists for a block of queries."""
     chunks = [chunk for rows in lists for chunk in rows.passage_ids.chunks]
     encoded = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
@@ -160,4 +158,4 @@ def union_of(query_ids: pa.Array, lists: Sequence[Rows]) -> Union:
     keys = queries * len(encoded.dictionary) + encoded.indices.to_numpy()
     keys_U, pairs = np.unique(keys, return_inverse=True)
     ends = np.cumsum([len(rows.queries) for rows in lists])[:-1]
-    return Union(query_ids, encoded.dictionary, keys_U, lists, np.split(pairs, ends))
+    return ListUnion(query_ids, encoded.dictionary, keys_U, lists, np.split(pairs, ends))

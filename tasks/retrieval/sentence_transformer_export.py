@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from models import backbones
 from models.model_files import read_weights
 from models.retrievers.bi_encoder import POOLING, load_pooling, save_pooling
-from models.retrievers.retriever import RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS, RetrieverSettings, read_settings
+from models.retrievers.retriever import RETRIEVER_SETTINGS, RETRIEVER_WEIGHTS, read_settings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.sentence_transformer_files import CONFIG, MODULES, TRANSFORMER_CONFIGS
 from models.retrievers.towers import QUERY, SHARING
 from models.tokens import Tokenizer

@@ -55,7 +55,7 @@ def share_texts(out: Path, passages: Artifact[Passages]) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class PassagesWithTexts:
     """All passages, with their texts, read from the files of a stage's work folder."""
 
     passages: Artifact[Passages]
@@ -66,13 +66,13 @@ class Corpus:
         return len(self.index)
 
     @staticmethod
-    def share(out: Path, passages: Artifact[Passages]) -> Corpus:
+    def share(out: Path, passages: Artifact[Passages]) -> PassagesWithTexts:
         """Return the passages; of several processes that train together, the first writes the files."""
         if not distributed.rank():
             share_passages(out, passages, ordered=False)
             share_texts(out, passages)
         distributed.barrier()
-        return Corpus(passages, shared_passages(out), mapped_strings(out / PASSAGE_TEXTS))
+        return PassagesWithTexts(passages, shared_passages(out), mapped_strings(out / PASSAGE_TEXTS))
 
     def texts(self, rows: Sequence[int]) -> list[str]:
         """Return the texts of passages as a model reads them, with their titles."""

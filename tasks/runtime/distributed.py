@@ -36,11 +36,11 @@ def local_rank() -> int | None:
     return int(os.environ["LOCAL_RANK"]) if dist.is_initialized() else None
 
 
-def any_rank(*said: bool) -> tuple[bool, ...]:
+def any_rank(*flags: bool) -> tuple[bool, ...]:
     """Return for each flag whether it is set in any process; all processes get the same answers."""
     if size() == 1:
-        return said
-    answers = torch.tensor(said, dtype=torch.int32)  # on the CPU, over gloo: no process waits for its GPU
+        return flags
+    answers = torch.tensor(flags, dtype=torch.int32)  # on the CPU, over gloo: no process waits for its GPU
     dist.all_reduce(answers, op=dist.ReduceOp.MAX)
     return tuple(bool(answer) for answer in answers.tolist())
 

@@ -30,9 +30,9 @@ class HostLost(Exception):
 
 def rendezvous_address(wanted: Execution) -> tuple[str, int]:
     """Return the host and the port where the hosts meet. Raises `UserError` where `execution.rendezvous` is neither."""
-    said = wanted.rendezvous
-    if not said or not (match := re.fullmatch(r"\[?([^\s\[\]/]+)\]?:(\d{1,5})", said)) or int(match[2]) > 65535:
-        raise UserError(f"{_expected(wanted)} (execution.hosts), found {said or 'none'}")
+    address = wanted.rendezvous
+    if not address or not (match := re.fullmatch(r"\[?([^\s\[\]/]+)\]?:(\d{1,5})", address)) or int(match[2]) > 65535:
+        raise UserError(f"{_expected(wanted)} (execution.hosts), found {address or 'none'}")
     return match[1], int(match[2])
 
 

@@ -36,7 +36,7 @@ def show_progress(key: str) -> Iterator[None]:
     from prefect.runtime import flow_run, task_run
 
     watch = ProgressReporter(key, flow_run.id, task_run.id)
-    with watched_by(watch.see):
+    with watched_by(watch.follow):
         try:
             yield
         except BaseException:
@@ -81,7 +81,7 @@ class ProgressReporter:
         follow = contextvars.copy_context().run  # Prefect's settings are in the context
         self._thread = threading.Thread(target=follow, args=(self._follow,), daemon=True, name=key)
 
-    def see(self, bar: tqdm[None]) -> None:
+    def follow(self, bar: tqdm[None]) -> None:
         """Follow a bar that has begun."""
         self.bar, self._first_look = bar, None
         if self._thread.ident is None and not self._ended.is_set():  # it has not been started before
@@ -103,13 +103,13 @@ class ProgressReporter:
         with best_effort(), get_client(httpx_settings=own, sync_client=True) as client:
             while True:
                 if self.bar is not None and not self.bar.disable:  # tqdm disables a bar that is closed
-                    percent, words = self.look(self.bar)
-                    self._tell(client, percent, words)
+                    percent, words = self.progress(self.bar)
+                    self._publish(client, percent, words)
                     self._log(words, self.bar)
                 if self._ended.wait(SECONDS_BETWEEN_LOOKS):
                     break
             if self._artifact:
-                self._tell(client, *self.last_look())
+                self._publish(client, *self.final_progress())
 
     def _log(self, words: str, bar: tqdm[None]) -> None:
         """Write a line into the run's log once a minute: the count, the rate, the time left and a training's losses."""
@@ -121,7 +121,7 @@ class ProgressReporter:
         with best_effort():
             get_run_logger().info(", ".join([words, *([bar.postfix] if bar.postfix else [])]))
 
-    def _tell(self, client: Any, percent: float, words: str) -> None:
+    def _publish(self, client: Any, percent: float, words: str) -> None:
         from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
         with best_effort():
@@ -131,7 +131,7 @@ class ProgressReporter:
                 new = ArtifactCreate(type="progress", key=self.key, data=percent, description=words, **self.runs)
                 self._artifact = client.create_artifact(new).id
 
-    def look(self, bar: tqdm[None]) -> tuple[float, str]:
+    def progress(self, bar: tqdm[None]) -> tuple[float, str]:
         """Return the bar's progress, in percent and in words; the rate is measured from the first call.
 
         What an earlier attempt had finished is counted before that, and would make the rate too high.
@@ -146,12 +146,12 @@ class ProgressReporter:
                 words.append(f"{duration((bar.total - n) * seconds / passed)} left")
         return (min(100.0, round(100 * n / bar.total, 1)) if bar.total else 0.0), ", ".join(words)
 
-    def last_look(self) -> tuple[float, str]:
+    def final_progress(self) -> tuple[float, str]:
         """Return the progress of a stage that has ended."""
         assert self.bar is not None
         if self._well:
             return 100.0, f"done in {duration(time.monotonic() - self.began)}"
-        return self.look(self.bar)[0], f"stopped, {describe_bar(self.bar)}"
+        return self.progress(self.bar)[0], f"stopped, {describe_bar(self.bar)}"
 
 
 def describe_bar(bar: tqdm[None]) -> str:

@@ -37,12 +37,12 @@ class Processes:
         """Start them, for this host's slot among the hosts."""
         self._folder, self._all, self._ended = folder, list[subprocess.Popen[bytes]](), False
         # Local, since a shared file system may have no locks; and closed to other users.
-        self._meeting = tempfile.TemporaryDirectory(prefix="pretrieve-")
+        self._rendezvous = tempfile.TemporaryDirectory(prefix="pretrieve-")
         command = [sys.executable, "-m", "tasks.runtime.ranks", str(folder), str(store.root)]
         with DeferredSigterm():  # SIGTERM between two of them would leave the first without `end`
             try:
                 for number in range(execution().processes):
-                    env = _environment(slot, number, Path(self._meeting.name) / "processes")
+                    env = _environment(slot, number, Path(self._rendezvous.name) / "processes")
                     # Ctrl-C and SIGTERM are for this process only, which then ends the others.
                     self._all.append(subprocess.Popen(command, env=env, start_new_session=True))
             except BaseException:
@@ -90,11 +90,11 @@ class Processes:
             process.kill()
         for process in self._all:
             process.wait()
-        self._meeting.cleanup()
+        self._rendezvous.cleanup()
         self._ended = True
 
 
-def _environment(slot: int, number: int, meeting: Path) -> dict[str, str]:
+def _environment(slot: int, number: int, rendezvous: Path) -> dict[str, str]:
     """Return the environment of a process of this host: ours, its rank, and the interface that it listens on.
 
     Each process has as many threads as `execution.threads` says. Modules are imported from where we import them, and
@@ -106,7 +106,7 @@ def _environment(slot: int, number: int, meeting: Path) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "PYTHONSAFEPATH": "1",  # else `-m` looks in the working folder first
         PARENT: str(os.getpid()),
-        RENDEZVOUS_FILE: str(meeting),
+        RENDEZVOUS_FILE: str(rendezvous),
         "RANK": str(slot * wanted.processes + number),
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(wanted.hosts * wanted.processes),

@@ -68,17 +68,17 @@ def run_together(
     if wanted.hosts > 1:
         listen(wanted).close()
     with unwind_on_sigterm(), _folder_for(out) as folder:
-        meeting = HostMonitor(folder, wanted) if wanted.hosts > 1 else None
+        monitor = HostMonitor(folder, wanted) if wanted.hosts > 1 else None
         job = {
             "call": remote_call.as_json(body, inputs, settings, store.root), "out": remote_call.below(out, store.root),
             "execution": wanted.model_dump(mode="json"),
         }  # fmt: skip
         write_atomically(folder / JOB, json.dumps(job))
-        if meeting:
+        if monitor:
             _print_how_to_join(store)
         processes = Processes(folder, store, 0)
         try:
-            completed = _wait(processes, meeting)
+            completed = _wait(processes, monitor)
         except (LeaseLost, HostLost, UserError):
             # Another run may write to the folder now, or a host is gone without which no step ends: nothing is saved.
             processes.kill()
@@ -86,16 +86,16 @@ def run_together(
         finally:
             processes.end()
         if not completed:
-            if meeting:
-                meeting.wait_until_others_leave()
+            if monitor:
+                monitor.wait_until_others_leave()
             _raise(folder, wanted.processes * wanted.hosts)
 
 
-def _wait(processes: Processes, meeting: HostMonitor | None) -> bool:
+def _wait(processes: Processes, monitor: HostMonitor | None) -> bool:
     """Wait for the end of the processes; return whether all have completed."""
     while (completed := processes.wait(SECONDS_BETWEEN_BEATS)) is None:
-        if meeting:
-            meeting.look()
+        if monitor:
+            monitor.look()
     return completed
 
 
@@ -153,7 +153,7 @@ def work(folder: Path, store: Path) -> None:
             torch.cuda.set_device(device)
         size = int(os.environ["WORLD_SIZE"])
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device else "gloo", store=_meeting_store(wanted, rank, size), rank=rank,
+            "cpu:gloo,cuda:nccl" if device else "gloo", store=_rendezvous_store(wanted, rank, size), rank=rank,
             world_size=size, timeout=distributed.ALONE_IN_A_STEP, device_id=device,
         )  # fmt: skip
         if not rank:
@@ -167,7 +167,7 @@ def work(folder: Path, store: Path) -> None:
     dist.destroy_process_group()
 
 
-def _meeting_store(wanted: Execution, rank: int, size: int) -> Any:
+def _rendezvous_store(wanted: Execution, rank: int, size: int) -> Any:
     """Return PyTorch's store in which the processes exchange addresses: a file, or over TCP with several hosts."""
     import torch.distributed
 

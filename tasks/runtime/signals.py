@@ -1,7 +1,7 @@
 """SIGTERM requests that a process ends: a training notes it and ends when it has saved a checkpoint.
 
 Python delivers signals to the main thread only; in any other thread these blocks change nothing. Other threads, which
-would end the process, learn from `is_saving` and `is_building_stage` what the main thread finishes first.
+would end the process, learn from `is_sigterm_deferred` and `is_building_stage` what the main thread finishes first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _holding = set["DeferredSigterm"]()
 _stages = list[None]()  # one entry for each stage that is being built, in any thread
 
 
-def is_saving() -> bool:
+def is_sigterm_deferred() -> bool:
     """Return whether SIGTERM is deferred until a training has saved a checkpoint."""
     return bool(_holding)
 

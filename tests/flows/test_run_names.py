@@ -9,7 +9,7 @@ import prefect
 import pytest
 from prefect.utilities.names import generate_slug
 
-from flows.prefect_server.form_names import ADJECTIVES, ANIMALS
+from flows.form_names import ADJECTIVES, ANIMALS
 from flows.recipe.shipped import SHIPPED
 from flows.run_names import MAX_CHARACTERS, is_random, name_of_matrix_run, name_of_recipe_run, name_of_suite_run
 from flows.smoke_test import FAST

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer, models
 
 from flows.recipe.load import load_recipe
 from flows.recipe.suite_schema import shipped_suites
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers import cross_encoder
 from models.retrievers.bi_encoder import save_pooling
 from tests.tiny import PIECES, fast_tokenizer, save_t5
@@ -37,11 +38,11 @@ def save_models(folder: Path, texts: list[str]) -> None:
     for number, name in enumerate((*BACKBONES, CROSS_ENCODER)):
         (folder / name).mkdir(parents=True)
         torch.manual_seed(number)
-        config = bert.BertConfig(vocab_size=tokenizer.get_vocab_size(), **SHAPE)
+        config = BertConfig(vocab_size=tokenizer.get_vocab_size(), **SHAPE)
         if name == CROSS_ENCODER:
             cross_encoder.save(cross_encoder.CrossEncoder(config), folder / name)
         else:
-            bert.save(bert.BertForMaskedLM(config), folder / name)
+            BertForMaskedLM(config).save(folder / name)
             save_pooling(folder / name, "cls", SHAPE["hidden_size"])
         tokenizer.save(str(folder / name / "tokenizer.json"))
         (folder / name / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}\n')

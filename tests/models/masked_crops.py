@@ -22,3 +22,8 @@ def masked_crop(
     assert not hidden[0]
     assert not hidden[-1]
     return original, hidden
+
+
+def mask_budget(num_tokens: int, rate: float) -> int:
+    """The number of tokens to mask out of `num_tokens`; halves are rounded to even."""
+    return max(1, min(512, round(num_tokens * rate)))

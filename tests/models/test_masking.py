@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.masking import IGNORED, mask_budget, mask_words, select_tokens, select_words
+from models.masking import IGNORED, mask_budgets, mask_words, select_tokens, select_words
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.masked_crops import mask_budget
 from tests.models.padded import CLS, MASK, SEP, numbers, padded, slow_words
 from tests.tiny import PIECES
 
@@ -99,7 +100,7 @@ def test_rows_of_a_batch_are_those_of_the_complete_batch(tokenizer: Tokenizer, s
     [(15, 0.3, 4), (5, 0.3, 2), (5, 0.5, 2), (7, 0.5, 4), (1, 0.3, 1), (0, 0.3, 1), (142, 0.3, 43), (5000, 0.3, 512)],
 )
 def test_budget_rounds_halves_to_even(num_tokens: int, rate: float, expected: int) -> None:
-    assert mask_budget(num_tokens, rate) == expected
+    assert mask_budgets(np.array([num_tokens]), rate).tolist() == [expected]
 
 
 def test_a_word_that_overshoots_is_skipped_so_nothing_may_be_masked(tokenizer: Tokenizer) -> None:

@@ -13,14 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import DistilBertConfig, DistilBertModel
 
-from models.layers import bert
+from models.layers.bert_config import BertConfig
 from models.retrievers import cross_encoder, retriever
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.errors import UserError
 from tasks.cross_encoder.pairs import Scoring, load_teacher
-from tasks.pretraining.initialise import BackboneSettings
-from tasks.pretraining.initialise import opened as opened_backbone
-from tasks.retrieval.encode import opened, views_and_max_tokens
+from tasks.pretraining.initialise import BackboneSettings, open_backbone
+from tasks.retrieval.encode import open_retriever, views_and_max_tokens
 from tests.tiny import PIECES, SHAPE, save_backbone, save_tokenizer, tiny_retriever
 
 BACKBONE = BackboneSettings(
@@ -53,7 +52,7 @@ def save_distilbert(folder: Path) -> None:
 
 
 def save_cross_encoder(folder: Path) -> None:
-    cross_encoder.save(CrossEncoder(bert.BertConfig(**SHAPE)), folder)
+    cross_encoder.save(CrossEncoder(BertConfig(**SHAPE)), folder)
     save_tokenizer(folder)
 
 
@@ -63,10 +62,10 @@ def save_colbert(folder: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
-    "bert": (save_backbone, opened),
-    "colbert": (save_colbert, opened),
-    "distilbert": (save_distilbert, opened),
-    "backbone": (save_backbone, lambda folder: opened_backbone(folder, BACKBONE)),
+    "bert": (save_backbone, open_retriever),
+    "colbert": (save_colbert, open_retriever),
+    "distilbert": (save_distilbert, open_retriever),
+    "backbone": (save_backbone, lambda folder: open_backbone(folder, BACKBONE)),
     "cross-encoder": (save_cross_encoder, lambda folder: load_teacher(folder, SCORING, "teacher")),
 }
 """What is saved, and what opens it."""
@@ -201,7 +200,7 @@ def test_modules_that_are_broken_or_outside_are_refused(
     folder = Path(shutil.copytree(intact["distilbert"], tmp_path / "model"))
     (folder / "modules.json").write_text(modules)
 
-    for opener in (views_and_max_tokens, opened):
+    for opener in (views_and_max_tokens, open_retriever):
         with pytest.raises(UserError, match=said):
             opener(folder)
 
@@ -211,7 +210,7 @@ def test_more_tokens_than_positions_are_refused(intact: dict[str, Path], tmp_pat
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 512}')
 
     with pytest.raises(UserError, match="max_seq_length: expected at most the encoder's 64 positions, found 512"):
-        opened(folder)
+        open_retriever(folder)
 
 
 def test_integers_are_no_weights(intact: dict[str, Path], tmp_path: Path) -> None:
@@ -219,12 +218,12 @@ def test_integers_are_no_weights(intact: dict[str, Path], tmp_path: Path) -> Non
     tensors(integers)(folder)
 
     with pytest.raises(UserError, match="in floating point, found int8; quantised weights are not read"):
-        opened(folder)
+        open_retriever(folder)
 
 
 def test_a_cross_encoder_is_no_retriever(intact: dict[str, Path]) -> None:
     with pytest.raises(UserError, match="expected a retriever, found a cross-encoder"):
-        opened(intact["cross-encoder"])
+        open_retriever(intact["cross-encoder"])
 
 
 @pytest.mark.parametrize(
@@ -234,15 +233,15 @@ def test_weights_that_nothing_reads_may_be_there(intact: dict[str, Path], tmp_pa
     folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     tensors(lambda weights: weights | {extra: torch.ones(2, dtype=torch.int64)})(folder)
 
-    opened(folder)
+    open_retriever(folder)
 
 
 def test_a_tied_copy_of_the_head_may_be_there_and_no_other(intact: dict[str, Path], tmp_path: Path) -> None:
     folder = Path(shutil.copytree(intact["bert"], tmp_path / "model"))
     name, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     tensors(lambda weights: weights | {name: weights[words].clone()})(folder)
-    opened(folder)
+    open_retriever(folder)
 
     tensors(lambda weights: weights | {name: weights[words] + 1})(folder)
     with pytest.raises(UserError, match=r"to equal bert\.embeddings\.word_embeddings\.weight, found"):
-        opened(folder)
+        open_retriever(folder)

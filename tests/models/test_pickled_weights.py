@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.model_files import WEIGHTS, UnusableModel
 from models.pickled_weights import convert, pickled_folders, read_pickle
 from tests.tiny import save_backbone
@@ -44,7 +44,7 @@ def old_name(name: str) -> str:
 def test_the_format_of_either_age_and_old_names_give_the_same_model(
     backbone: Path, tmp_path: Path, zipped: bool
 ) -> None:
-    expected = bert.load(backbone).state_dict()
+    expected = BertForMaskedLM.load(backbone).state_dict()
     pickled(backbone, zipped=zipped, rename=old_name)
 
     convert(backbone, tmp_path / "out")
@@ -52,7 +52,7 @@ def test_the_format_of_either_age_and_old_names_give_the_same_model(
     assert not pickled_folders(tmp_path / "out")
     assert not list((tmp_path / "out").glob("*.bin"))
     assert {path.name for path in backbone.iterdir()} - {PICKLE} <= {path.name for path in (tmp_path / "out").iterdir()}
-    converted = bert.load(tmp_path / "out").state_dict()
+    converted = BertForMaskedLM.load(tmp_path / "out").state_dict()
     assert all(torch.equal(converted[name], tensor) for name, tensor in expected.items())
 
 

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.masking import mask_budget, sample_masks, select_words
+from models.masking import sample_masks, select_words
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
+from tests.models.masked_crops import mask_budget
 from tests.models.padded import CLS, SEP, num_of_words, numbers, padded, slow_words
 from tests.models.test_masking import texts
 

@@ -7,7 +7,8 @@ from pydantic import TypeAdapter
 
 from models.papers import cot_mae, cot_mote, dup_mae, retro_mae, seed
 from models.retrievers.objective import Flops
-from models.retrievers.views import dense, late
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
 from tests.tiny import LATE
 
 RETRO_MAE = {"text_mask_rate": 0.3, "decoder_mask_rate": 0.5, "query_stream": "sum", "max_tokens": 20}
@@ -35,9 +36,9 @@ SEED = {"decoder_layers": 3, "window": 2, "mask_rate": 0.15, "max_tokens": 20}
         (cot_mae.Settings, COT_MAE, {"decoder_width": 128}),
         (cot_mote.Settings, COT_MOTE, {"decoder_width": 128}),
         (seed.Settings, SEED, {"decoder_width": 128}),
-        (late.Settings, LATE | {"weight": 1.0}, {"markers": True}),
+        (LateSettings, LATE | {"weight": 1.0}, {"markers": True}),
         (Flops, {"queries": 0.1, "passages": 0.1, "ramp": 0.3}, {"ramp_counts_step": True}),
-        (dense.Settings, {"dim": 3, "weight": 1.0}, {"bias": True}),
+        (DenseSettings, {"dim": 3, "weight": 1.0}, {"bias": True}),
     ],
 )
 def test_a_default_is_left_out_of_the_dump(kind: type, value: dict[str, Any], added: dict[str, Any]) -> None:

@@ -11,12 +11,13 @@ from storage.artifact import Artifact, Source
 from storage.external import mapped_index
 from storage.rows import read_table, write_rows
 from storage.tables import Pairs, Passages, Positives, PseudoQueries, Qrels, Queries, Run
+from tasks.corpus import token_counts
 from tasks.evaluation import max_passage
 from tasks.evaluation.evaluate import Evaluation, evaluate
 from tasks.evaluation.trec_run_file import trec_lines
 from tasks.finetuning.select_queries import ExpertSelection, suited_queries
 from tasks.pretraining import context_shards, count_terms, pair_contexts
-from tasks.retrieval.shared_passages import Corpus, share_passages, temporary_index
+from tasks.retrieval.shared_passages import PassagesWithTexts, share_passages, temporary_index
 from tests.memory import peak_bytes
 from tests.tasks.corpora import pseudo_query
 from tests.tiny import save_tokenizer
@@ -71,7 +72,7 @@ class Tables:
 
 
 def train_corpus(out: Path, tables: Tables) -> None:
-    corpus = Corpus.share(out, tables.passages)
+    corpus = PassagesWithTexts.share(out, tables.passages)
     assert corpus.texts([5, 0]) == ["king stone. " * 9] * 2
     assert corpus.documents([5, 0]) == ["d2", "d0"]
 
@@ -104,8 +105,8 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Table
         patch.setattr(mapped_index, "SORTED_AT_ONCE", 400)
         patch.setattr(max_passage, "DOCUMENTS_PER_BLOCK", 200)
         patch.setattr(context_shards, "ROWS_PER_SHARD", 500)
-        patch.setattr(count_terms, "TEXTS_PER_BATCH", 100)
-        patch.setattr(count_terms, "TEXTS_PER_SHARD", 500)
+        patch.setattr(token_counts, "TEXTS_PER_BATCH", 100)
+        patch.setattr(token_counts, "TEXTS_PER_SHARD", 500)
         yield {size: Tables(tmp_path_factory.mktemp(str(size)), size) for size in (SMALL, LARGE)}
 
 

@@ -16,12 +16,12 @@ from storage.artifact import Artifact, Source
 from storage.rows import parts
 from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, PseudoQueries, Queries
+from tasks.corpus import token_counts
 from tasks.cross_encoder import shared_pairs
 from tasks.cross_encoder.pairs import Scoring
 from tasks.cross_encoder.rerank import Reranking, rerank
 from tasks.cross_encoder.score import score
 from tasks.pretraining import context_shards
-from tasks.pretraining import count_terms as counting
 from tasks.pretraining.count_terms import count_terms
 from tasks.pretraining.pair_contexts import Pairing, pair_contexts
 from tasks.retrieval import fuse as fusing
@@ -105,7 +105,7 @@ def bodies(
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_shards, "ROWS_PER_SHARD", 8)
-    monkeypatch.setattr(counting, "TEXTS_PER_SHARD", 8)
+    monkeypatch.setattr(token_counts, "TEXTS_PER_SHARD", 8)
     monkeypatch.setattr(searching, "QUERIES_PER_PART", 4)
     monkeypatch.setattr(fusing, "QUERIES_PER_SHARD", 4)
     monkeypatch.setattr(shared_pairs, "QUERIES_PER_PART", 2)

@@ -24,7 +24,7 @@ from models.tokens import Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class DenseSettings:
     """The projection of the dense view, and its weight in the sum of scores."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
@@ -47,10 +47,10 @@ class Settings:
         check_weight(self.weight)
 
 
-class View(nn.Module):
+class DenseView(nn.Module):
     """The pooled hidden state, projected if there is a dimension, and normalised to length 1 if requested."""
 
-    def __init__(self, config: BertConfig, settings: Settings, pooling: Pooling) -> None:
+    def __init__(self, config: BertConfig, settings: DenseSettings, pooling: Pooling) -> None:
         super().__init__()
         self.pooling: Pooling = pooling
         self.normalise = bool(settings.normalise)

@@ -32,7 +32,7 @@ MARKERS: dict[Role, str] = {"query": "[unused0]", "passage": "[unused1]"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LateSettings:
     """The settings in which ColBERT, COIL and CAME's local expert differ."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
@@ -66,19 +66,19 @@ class Settings:
         check_weight(self.weight)
 
 
-def marker_ids(settings: Settings | None, tokenizer: Tokenizer) -> dict[Role, int]:
+def marker_ids(settings: LateSettings | None, tokenizer: Tokenizer) -> dict[Role, int]:
     """Return the ids of the markers by role, none if there are no markers; ValueError if the tokenizer lacks them."""
     if settings is None or not settings.markers:
         return {}
     return {role: tokenizer.token_id(name) for role, name in MARKERS.items()}
 
 
-class View(nn.Module):
+class LateView(nn.Module):
     """Projected hidden states of all tokens; its BERT and `forward` receive the tokens returned by `augmented`."""
 
     punctuation: Tensor
 
-    def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer) -> None:
+    def __init__(self, config: BertConfig, settings: LateSettings, tokenizer: Tokenizer) -> None:
         super().__init__()
         if settings.dim > config.hidden_size:
             raise ValueError(f"late.dim: expected at most the model's {config.hidden_size}, got {settings.dim}")

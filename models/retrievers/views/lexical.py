@@ -35,7 +35,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LexicalSettings:
     """The settings in which SPLADE, DupMAE, CoT-MoTE and CAME's lexical expert differ."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = VALIDATED
@@ -62,10 +62,10 @@ class Settings:
         check_weight(self.weight)
 
 
-class View(nn.Module):
+class LexicalView(nn.Module):
     """The pooled logits of the vocabulary; the view's only own parameter is the matrix of head `own`."""
 
-    def __init__(self, config: BertConfig, settings: Settings, tokenizer: Tokenizer) -> None:
+    def __init__(self, config: BertConfig, settings: LexicalSettings, tokenizer: Tokenizer) -> None:
         super().__init__()
         for name, top in (("top_passages", settings.top_passages), ("top_queries", settings.top_queries)):
             if top is not None and top > config.vocab_size:

@@ -9,6 +9,7 @@ from pathlib import Path
 from storage import datasets
 from storage.errors import UserError
 
+UNFINISHED = ".fetching"  # the folder of downloads that are not complete; it is removed when all are
 FIX = "fetch it again, or read it as it is with dataset.complete=false"
 
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import NoReturn, cast
 
 from storage.datasets import DatasetLoader
-from storage.datasets.support.official_files import UNFINISHED
+from storage.datasets.support.completeness import UNFINISHED
 from storage.errors import UserError
 from storage.formats.records import TextRow
 

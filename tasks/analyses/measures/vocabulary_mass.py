@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from models.pretraining import TermCounts
 from storage.errors import UserError
 
-Values = NDArray[np.float64]
-Ids = NDArray[np.int64]
-
 BINS = 8
 
 
@@ -30,7 +27,7 @@ class VocabularyMass:
         self._sum_V, self._entropies, self._texts = np.zeros(size), 0.0, 0
         self._values: dict[str, list[float]] = {}
 
-    def add(self, shares_V: Values, own: Ids) -> None:
+    def add(self, shares_V: NDArray[np.float64], own: NDArray[np.int64]) -> None:
         """Add a text's distribution; `own` are the distinct tokens of the text."""
         if not len(own):
             return
@@ -71,13 +68,13 @@ class VocabularyMass:
         }
 
 
-def entropy(shares: Values) -> float:
+def entropy(shares: NDArray[np.float64]) -> float:
     """Return -sum p log p, in nats."""
     positive = shares[shares > 0]
     return float(-(positive * np.log(positive)).sum())
 
 
-def rank_correlation(mass: Values, text_shares: Values) -> float | None:
+def rank_correlation(mass: NDArray[np.float64], text_shares: NDArray[np.float64]) -> float | None:
     """Return Spearman's rank correlation over a text's tokens; None for fewer than three tokens, or equal values."""
     from scipy.stats import spearmanr
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers import cross_encoder
 from models.retrievers.bi_encoder import save_pooling
 from models.tokens import Tokenizer
@@ -24,17 +25,17 @@ SPREAD = 0.1  # of the noise added to weights; without it all texts are nearly a
 
 def write_encoder(folder: Path, tokenizer: Path) -> None:
     """Write a random BERT of two layers of 32 dimensions with the vocabulary of a tokenizer's folder."""
-    config = bert.BertConfig(
+    config = BertConfig(
         vocab_size=_copy_tokenizer(tokenizer, folder), hidden_size=WIDTH, num_hidden_layers=LAYERS,
         num_attention_heads=2, intermediate_size=2 * WIDTH, max_position_embeddings=POSITIONS,
     )  # fmt: skip
     torch.manual_seed(0)
-    model = bert.BertForMaskedLM(config)
+    model = BertForMaskedLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * SPREAD)
         model.cls.predictions.bias.copy_(_bias_of_few_weights(model))
-    bert.save(model, folder)
+    model.save(folder)
     save_pooling(folder, "cls", WIDTH)
 
 
@@ -45,7 +46,7 @@ def write_cross_encoder(folder: Path, tokenizer: Path, encoder: Path) -> None:
     cross_encoder.save(cross_encoder.load_for_training(encoder), folder)
 
 
-def _bias_of_few_weights(model: bert.BertForMaskedLM) -> Tensor:
+def _bias_of_few_weights(model: BertForMaskedLM) -> Tensor:
     """Return a bias of the vocabulary with which few tokens of a text have a positive logit, as in a trained model.
 
     A random model gives a lexical weight to half of the vocabulary, and a lexical index would be a hundred times as

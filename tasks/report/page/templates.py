@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from tasks.report.glossary import kinds, metrics, tests
+from tasks.report.page.glossary import kinds, metrics, tests
 from tasks.report.page.statistics import signed
 
 FOLDER = Path(__file__).parent

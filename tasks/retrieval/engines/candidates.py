@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.row_index import PassageIndex
-from storage.tables import Passages, PseudoQueries
-from storage.tables import Vectors as VectorsTable
-from storage.vectors import Encoded, Offsets, Vectors, describe_vectors, num_shards, read_shard
+from storage.tables import Passages, PseudoQueries, Vectors
+from storage.vectors import Encoded, Offsets, describe_vectors, num_shards, read_shard
 from tasks.retrieval.engines.faiss import Factory, Opened, write_index
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe
@@ -44,7 +44,7 @@ class Candidates(Factory):
 def build(
     out: Path,
     passages: Artifact[Passages],
-    vectors: Artifact[VectorsTable] | None,
+    vectors: Artifact[Vectors] | None,
     pseudo_queries: Artifact[PseudoQueries] | None,
     settings: Candidates,
 ) -> None:
@@ -56,7 +56,7 @@ def build(
             " nearest ones; search it with {engine: exact}"
         )
 
-    def read(shard: int) -> Vectors:
+    def read(shard: int) -> NDArray[np.float32]:
         late = read_shard(folder, shard, "late").late
         assert late is not None
         return late.vectors
@@ -67,7 +67,7 @@ def build(
 
 def open_index(
     path: Path,
-    vectors: Artifact[VectorsTable] | None,
+    vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
     ids: PassageIndex,
     view: str,
@@ -98,7 +98,7 @@ def token_offsets(stored: StoredVectors) -> Offsets:
 
 
 def best_candidates(
-    scores_LK: Vectors, tokens_LK: Indices, offsets: Offsets, ids: PassageIndex, candidates: int
+    scores_LK: NDArray[np.float32], tokens_LK: Indices, offsets: Offsets, ids: PassageIndex, candidates: int
 ) -> Indices:
     """Return the passages of the tokens that a query's L tokens retrieved, the best `candidates` by approximate score.
 

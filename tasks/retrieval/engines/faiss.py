@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from storage.artifact import Artifact
@@ -19,9 +20,8 @@ from storage.errors import UserError
 from storage.files import writing
 from storage.row_index import PassageIndex
 from storage.rows import num_rows
-from storage.tables import Passages, PseudoQueries
-from storage.tables import Vectors as VectorsTable
-from storage.vectors import Encoded, Vectors, num_shards, read_shard
+from storage.tables import Passages, PseudoQueries, Vectors
+from storage.vectors import Encoded, num_shards, read_shard
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import Indices, Searcher
@@ -74,14 +74,14 @@ class Faiss(Factory):
 def build(
     out: Path,
     passages: Artifact[Passages],
-    vectors: Artifact[VectorsTable] | None,
+    vectors: Artifact[Vectors] | None,
     pseudo_queries: Artifact[PseudoQueries] | None,
     settings: Faiss,
 ) -> None:
     """Write one FAISS index of all passages' vectors in the order of the table."""
     folder = vectors_folder(vectors, pseudo_queries, "dense")
 
-    def read(shard: int) -> Vectors:
+    def read(shard: int) -> NDArray[np.float32]:
         dense = read_shard(folder, shard, "dense").dense
         assert dense is not None
         return dense
@@ -89,7 +89,7 @@ def build(
     write_index(out, read, num_shards(folder), settings.factory, num_rows(passages.path))
 
 
-def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory: str, total: int) -> None:
+def write_index(out: Path, read: Callable[[int], NDArray[np.float32]], shards: int, factory: str, total: int) -> None:
     """Write a FAISS index of the vectors [N, D] of all shards, `total` in all, unless it is finished already."""
     if not unfinished(out, [str(INDEX)]):
         return
@@ -108,7 +108,7 @@ def write_index(out: Path, read: Callable[[int], Vectors], shards: int, factory:
     record(out, str(INDEX))
 
 
-def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
+def _trained(read: Callable[[int], NDArray[np.float32]], shards: int, factory: str) -> Any:
     """Return an empty index by inner product, trained on a sample of the vectors where its factory needs that."""
     faiss, dimension = _faiss(), read(0).shape[1]
     if "HNSW" in factory:
@@ -134,7 +134,7 @@ def _trained(read: Callable[[int], Vectors], shards: int, factory: str) -> Any:
     return index
 
 
-def _sample(read: Callable[[int], Vectors], shards: int) -> Vectors:
+def _sample(read: Callable[[int], NDArray[np.float32]], shards: int) -> NDArray[np.float32]:
     """Return about TRAINING_VECTORS vectors, evenly from all shards."""
     per_shard = -(-TRAINING_VECTORS // shards)
     return np.concatenate([block[:: -(-len(block) // per_shard) or 1] for block in map(read, range(shards))])
@@ -147,7 +147,7 @@ def _reason(error: RuntimeError) -> str:
 
 def open_index(
     path: Path,
-    vectors: Artifact[VectorsTable] | None,
+    vectors: Artifact[Vectors] | None,
     encode: Callable[[Sequence[str]], Encoded] | None,
     ids: PassageIndex,
     view: str,
@@ -179,11 +179,11 @@ class Opened:
                 faiss.ParameterSpace().set_index_parameter(self.index, parameter, int(str(value)))
         self.on_gpus = _on_gpus(self.index)
 
-    def nearest(self, queries_QD: Vectors, count: int) -> tuple[Vectors, Indices]:
+    def nearest(self, queries_QD: NDArray[np.float32], count: int) -> tuple[NDArray[np.float32], Indices]:
         """Return the approximate scores and the rows of each query's nearest vectors, [Q, K], padded with -1."""
         count = min(count, self.index.ntotal)
         index = self.on_gpus if self.on_gpus is not None and count <= GPU_DEPTH else self.index
-        nearest: tuple[Vectors, Indices] = index.search(np.ascontiguousarray(queries_QD), count)
+        nearest: tuple[NDArray[np.float32], Indices] = index.search(np.ascontiguousarray(queries_QD), count)
         return nearest
 
 

@@ -27,7 +27,6 @@ from storage.row_index import PassageIndex
 from storage.store.publishing import SCRATCH
 from storage.tables import Passages, PseudoQueries, Vectors
 from storage.vectors import Encoded, Numbers, SparseRows
-from storage.vectors import Vectors as Weights
 from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import Indices, Searcher, ranges
@@ -161,7 +160,7 @@ def open_index(
         spans = pairwise(queries.lexical.offsets.tolist())
         return [candidates(ids[start:stop], values[start:stop], count) for start, stop in spans]
 
-    def candidates(ids: Numbers, values: Weights, count: int) -> Indices:
+    def candidates(ids: Numbers, values: NDArray[np.float32], count: int) -> Indices:
         # Seismic refuses tokens beyond its vocabulary. Tokens with weights below 0 only lower scores.
         usable = (ids < index.dim) & (values > 0)
         if not usable.any():

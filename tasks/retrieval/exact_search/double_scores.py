@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from models.retrievers.retriever import SUM
-from storage.vectors import Encoded, TokenRows, Vectors, describe_vectors, num_shards, read_shard
+from storage.vectors import Encoded, TokenRows, describe_vectors, num_shards, read_shard
 from tasks.retrieval.exact_search.matmul import factors_with_errors, inner_products, on_device
 from tasks.retrieval.exact_search.numba_kernels import (
     Doubles,
@@ -83,7 +84,7 @@ class StoredVectors:
         views = {view: representation(read_shard(self.folder, shard, view).taken([number]), view) for view in weights}
         return Encoded(**views)
 
-    def scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> Vectors:
+    def scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> NDArray[np.float32]:
         """Return the scores [N] of N pairs of a row of `queries` and a row of the passages.
 
         It is fastest where the pairs of a query are adjacent.
@@ -97,7 +98,7 @@ class StoredVectors:
             for view, weight in self.similarity.weights.items():
                 passages = representation(read_shard(self.folder, int(shard), view), view)
                 totals[pairs] += weight * pair_scores[view](passages, query_rows[pairs], passage_rows[pairs] - start)
-        rounded: Vectors = (totals + 0.0).astype(np.float32)  # + 0.0: no score is -0.0
+        rounded: NDArray[np.float32] = (totals + 0.0).astype(np.float32)  # + 0.0: no score is -0.0
         return rounded
 
 

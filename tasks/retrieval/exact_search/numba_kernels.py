@@ -15,14 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.vectors import Offsets, SparseRows, TokenRows, Vectors
+from storage.vectors import Offsets, SparseRows, TokenRows
 from tasks.retrieval.ranking import Indices
 
 Doubles = NDArray[np.float64]
-Out = TypeVar("Out", Doubles, Vectors)
+Out = TypeVar("Out", Doubles, NDArray[np.float32])
 
 
-def dense_scores(queries_QD: Doubles, passages_PD: Vectors, query_rows: Indices, passage_rows: Indices) -> Doubles:
+def dense_scores(
+    queries_QD: Doubles, passages_PD: NDArray[np.float32], query_rows: Indices, passage_rows: Indices
+) -> Doubles:
     """Return the inner products of pairs, [N]."""
     return _filled(_dense_scores, queries_QD, passages_PD, query_rows, passage_rows, out=np.empty(len(query_rows)))
 
@@ -34,19 +36,23 @@ def lexical_scores(queries: SparseRows, passages: SparseRows, query_rows: Indice
     return _filled(_lexical_scores, *arrays, out=np.empty(len(query_rows)))
 
 
-def all_lexical_scores(queries: SparseRows, passages: SparseRows) -> Vectors:
+def all_lexical_scores(queries: SparseRows, passages: SparseRows) -> NDArray[np.float32]:
     """Return the scores of all queries with all passages, [Q, P], rounded to float32 once.
 
     The sums are in another order than those of `lexical_scores`, so that about one score in 10^9 is rounded to the
     neighbouring float32 number. Passages are inverted to postings first: no pair without a common token is visited.
     """
     is_query_token = np.zeros(int(queries.ids.max(initial=-1)) + 2, np.bool_)  # the last: tokens that no query has
-    out: Vectors = np.empty((len(queries), len(passages)), np.float32)
+    out: NDArray[np.float32] = np.empty((len(queries), len(passages)), np.float32)
     return _filled(_all_lexical_scores, *_arrays(queries), *_arrays(passages), is_query_token, out=out)
 
 
 def late_scores(
-    queries: TokenRows, doubles_ID: Doubles, passages: TokenRows, products_TI: Vectors, errors_I: Vectors
+    queries: TokenRows,
+    doubles_ID: Doubles,
+    passages: TokenRows,
+    products_TI: NDArray[np.float32],
+    errors_I: NDArray[np.float32],
 ) -> Doubles:
     """Return MaxSim of all queries with all passages, [Q, P]; 0 for a passage without tokens.
 
@@ -66,13 +72,15 @@ def matching_scores(
     return _filled(_matching_scores, *arrays, query_rows, passage_rows, out=np.empty(len(query_rows)))
 
 
-def segment_maxima(values_TI: Vectors, offsets: Offsets) -> Vectors:
+def segment_maxima(values_TI: NDArray[np.float32], offsets: Offsets) -> NDArray[np.float32]:
     """Return the maximum of each column over the rows of each segment, [P, I]; 0 for an empty segment."""
-    out: Vectors = np.zeros((len(offsets) - 1, values_TI.shape[1]), np.float32)
+    out: NDArray[np.float32] = np.zeros((len(offsets) - 1, values_TI.shape[1]), np.float32)
     return _filled(_segment_maxima, values_TI, offsets, out=out)
 
 
-def append_keys(bounds_QP: Vectors, ranks_P: Indices, keys_QM: NDArray[np.int64], counts_Q: NDArray[np.int64]) -> None:
+def append_keys(
+    bounds_QP: NDArray[np.float32], ranks_P: Indices, keys_QM: NDArray[np.int64], counts_Q: NDArray[np.int64]
+) -> None:
     """Append the sort keys (`top_k.sort_keys`) of bounds and ranks that are above each query's key in slot 0.
 
     `counts_Q` are the numbers of used slots, and are increased; at least P slots must be free.

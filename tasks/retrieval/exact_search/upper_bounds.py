@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from storage.vectors import Encoded, SparseRows, TokenRows, Vectors
+from storage.vectors import Encoded, SparseRows, TokenRows
 from tasks.retrieval.exact_search.double_scores import MEMORY_BYTES, PRODUCTS_PER_BLOCK, Similarity, representation
 from tasks.retrieval.exact_search.matmul import (
     UNIT,
@@ -63,7 +64,7 @@ def is_accelerator(device: torch.device) -> bool:
 def tile_on_device(rows: Encoded, similarity: Similarity, device: torch.device, *, coarse: bool) -> DeviceTile:
     """Copy to the device what the bounds need of the passages' views; on the CPU their arrays are used as they are."""
 
-    def with_norms(vectors: Vectors) -> tuple[Tensor, Tensor]:
+    def with_norms(vectors: NDArray[np.float32]) -> tuple[Tensor, Tensor]:
         vectors_PD = on_device(vectors, device)
         norms_P = vectors_PD.norm(dim=1)
         is_rounded = coarse and is_accelerator(device) and multiplies_bfloat16(device)
@@ -111,7 +112,7 @@ def _view_bounds(queries: Encoded, view: str, similarity: Similarity, device: to
     return _late_bounds(representation(queries, view), similarity.exact_match, device, coarse)
 
 
-def _dense_bounds(queries: Vectors, device: torch.device, coarse: bool) -> Bounds:
+def _dense_bounds(queries: NDArray[np.float32], device: torch.device, coarse: bool) -> Bounds:
     """Add the error bound of each product, errors_Q |p|, to the product."""
     queries_QD, errors_Q = factors_with_errors(on_device(queries, device), coarse=coarse)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flows.chain.given_models import check_models
-from models.layers import bert
+from models.layers.bert_config import BertConfig
 from models.retrievers import cross_encoder
 from models.retrievers.cross_encoder import CrossEncoder
 from storage.artifact import Artifact, Source
@@ -24,7 +24,7 @@ from tests.tiny import SHAPE, save_tokenizer
 def test_a_model_that_fits_one_stage_is_checked_for_a_later_one_with_longer_pairs(tmp_path: Path) -> None:
     teacher = Source("teacher", tmp_path / "teacher")
     teacher.path.mkdir()
-    cross_encoder.save(CrossEncoder(bert.BertConfig(**SHAPE)), teacher.path)
+    cross_encoder.save(CrossEncoder(BertConfig(**SHAPE)), teacher.path)
     save_tokenizer(teacher.path)
     positions = SHAPE["max_position_embeddings"]
     table: Any = Artifact("any", "0" * 24, tmp_path)

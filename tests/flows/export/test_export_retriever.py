@@ -14,6 +14,8 @@ from flows.search import open_key, search
 from models.representation import Pooling
 from models.retrievers import load, retriever, towers
 from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
@@ -111,7 +113,7 @@ KINDS = {
 def test_sentence_transformers_ranks_as_search_does(
     kind: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(RETRIEVERS, "projected", retriever.RetrieverSettings(dense=retriever.Dense(dim=12)))
+    monkeypatch.setitem(RETRIEVERS, "projected", RetrieverSettings(dense=DenseSettings(dim=12)))
     passages, built = given_passages(), given_retriever(settings=KINDS[kind])
     encode(passages=passages, checkpoint=built, settings=LENGTHS)
 

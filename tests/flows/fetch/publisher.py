@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import pytest
 
-from storage.datasets.support import official_files
-from storage.datasets.support.official_files import OFFICIAL, Official, Remote
+from flows.fetch import official_files
+from flows.fetch.official_files import OFFICIAL, Official, Remote
 
 
 @dataclass

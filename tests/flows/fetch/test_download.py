@@ -12,7 +12,7 @@ from requests import RequestException, Response
 
 from flows.fetch.download import CHUNK, Download, Progress, download_file, seconds_to_wait
 from flows.fetch.fetch import fetch
-from storage.datasets.support.official_files import UNFINISHED
+from storage.datasets.support.completeness import UNFINISHED
 from storage.errors import UserError
 from tests.flows.fetch.publisher import Publisher, publish
 

@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from flows.fetch import official_files
 from flows.fetch.fetch import fetch
+from flows.fetch.official_files import OFFICIAL, Official, Remote
 from storage.datasets import dataset_loader
-from storage.datasets.support import official_files
-from storage.datasets.support.official_files import OFFICIAL, UNFINISHED, Official, Remote
+from storage.datasets.support.completeness import UNFINISHED
 from storage.errors import UserError
 from tasks.runtime.formatting import in_units
 from tests.console import command

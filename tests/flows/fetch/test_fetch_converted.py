@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from flows.fetch import official_files
 from flows.fetch.fetch import fetch
+from flows.fetch.official_files import OFFICIAL, Official
 from storage.conversions import cisi, medquad
 from storage.conversions.archive_digest import files_digest
 from storage.datasets import beir
-from storage.datasets.support import official_files
-from storage.datasets.support.official_files import OFFICIAL, UNFINISHED, Official
+from storage.datasets.support.completeness import UNFINISHED
 from storage.errors import UserError
 from tests.console import command
 from tests.flows.fetch.publisher import Publisher, publish, tar

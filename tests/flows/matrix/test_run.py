@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from flows.matrix.attempts import Attempts, State
-from flows.matrix.grid import Cell, grid_of
 from flows.matrix.planned_grid import PlannedGrid
 from flows.matrix.planned_run import PlannedRun
 from flows.matrix.results import contents
 from flows.matrix.run import run_missing
+from flows.recipe.grid import Cell, grid_of
 from flows.store.needs import report_needs
 from storage.store.run_notes import NotedRun, noted
 from storage.store.store import Store

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
+from flows.documentation.results import IMAGES, RESULTS_PAGE, documents
 from flows.study.claims import Study
 from flows.study.judge import drawn_curves
 from flows.study.order import curve_runs, measured_rows
-from flows.study.write_docs import IMAGES, RESULTS_PAGE, documents
 from storage.errors import UserError
 from storage.results.study_runs import Trial, read_study_run
 from tasks.report.page.learning_curves import FIGURE, WITHOUT, LearningCurves, figure

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from flows.documentation.results import IMAGES, README, RESULTS_PAGE, documents
 from flows.study.claims import Study
 from flows.study.judge import judge_claims
-from flows.study.write_docs import IMAGES, README, RESULTS_PAGE, documents
 from storage.errors import UserError
 from storage.results.study_runs import read_study_runs
 from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison

@@ -4,8 +4,8 @@ import json
 import re
 from pathlib import Path
 
+from flows.documentation.results import IMAGES, documents
 from flows.recipe.shipped import PROJECT
-from flows.study.write_docs import IMAGES, documents
 from tasks.report.page.markdown import results_page
 
 EARLIER = PROJECT / "results" / "earlier"

@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG, BertConfig
+from models.model_files import WEIGHTS
 from tests.tiny import SHAPE, save_backbone, save_tokenizer, tiny_bert
 
 PRECISION = {"atol": 1e-5, "rtol": 1e-5}
@@ -25,8 +27,8 @@ def batch(length: int = 12) -> tuple[Tensor, Tensor]:
 
 
 @pytest.fixture
-def both(tmp_path: Path) -> tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]:
-    bert.save(model := tiny_bert(), tmp_path)
+def both(tmp_path: Path) -> tuple[BertForMaskedLM, transformers.BertForMaskedLM]:
+    (model := tiny_bert()).save(tmp_path)
     reference, report = transformers.BertForMaskedLM.from_pretrained(
         tmp_path, attn_implementation="eager", output_loading_info=True
     )
@@ -34,7 +36,7 @@ def both(tmp_path: Path) -> tuple[bert.BertForMaskedLM, transformers.BertForMask
     return model.eval(), reference.eval()
 
 
-def test_hidden_states_and_logits_with_padding(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+def test_hidden_states_and_logits_with_padding(both: tuple[BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
     (ours, reference), (ids, mask) = both, batch()
 
     hidden = ours.bert(ids, mask)
@@ -46,7 +48,7 @@ def test_hidden_states_and_logits_with_padding(both: tuple[bert.BertForMaskedLM,
     assert logits.std() > 0.5  # numbers that could be told apart
 
 
-def test_token_types(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+def test_token_types(both: tuple[BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
     (ours, reference), (ids, mask) = both, batch()
     types = (torch.arange(12) >= torch.tensor([[4], [2], [0], [12]])).long()
 
@@ -65,7 +67,7 @@ def test_tokens_without_types_are_of_type_0() -> None:
     assert torch.equal(ours.bert.embeddings(ids), ours.bert.embeddings(ids, torch.zeros_like(ids)))
 
 
-def test_gradients_of_token_types(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+def test_gradients_of_token_types(both: tuple[BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
     (ours, reference), (ids, mask) = both, batch()
     types = (torch.arange(12) >= torch.tensor([[4], [2], [0], [12]])).long()
 
@@ -77,7 +79,7 @@ def test_gradients_of_token_types(both: tuple[bert.BertForMaskedLM, transformers
         torch.testing.assert_close(parameter.grad, expected[f"bert.{name}"].grad, **PRECISION)
 
 
-def test_gradients(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
+def test_gradients(both: tuple[BertForMaskedLM, transformers.BertForMaskedLM]) -> None:
     (ours, reference), (ids, mask) = both, batch()
     labels = torch.randint(5, SHAPE["vocab_size"], (int(mask.sum()),), generator=torch.Generator().manual_seed(1))
 
@@ -93,7 +95,7 @@ def test_gradients(both: tuple[bert.BertForMaskedLM, transformers.BertForMaskedL
 
 
 def test_dropout_falls_where_hugging_faces_falls(tmp_path: Path) -> None:
-    bert.save(ours := tiny_bert(dropout=0.3), tmp_path)
+    (ours := tiny_bert(dropout=0.3)).save(tmp_path)
     reference = transformers.BertForMaskedLM.from_pretrained(tmp_path, attn_implementation="sdpa").train()
     ids, values = torch.randint(5, SHAPE["vocab_size"], (4, 12)), []
     mask = torch.ones_like(ids, dtype=torch.bool)  # no padding, for which only the reference draws
@@ -120,9 +122,9 @@ def test_hugging_face_folders_load(tmp_path: Path, prefix: str) -> None:
     kind = transformers.BertForMaskedLM if prefix else transformers.BertModel
     reference = kind(transformers.BertConfig(**SHAPE)).eval()
     reference.save_pretrained(tmp_path)
-    assert any(name.startswith("bert.") for name in load_file(tmp_path / bert.WEIGHTS)) == bool(prefix)
+    assert any(name.startswith("bert.") for name in load_file(tmp_path / WEIGHTS)) == bool(prefix)
 
-    ours, (ids, mask) = bert.load(tmp_path).eval(), batch()
+    ours, (ids, mask) = BertForMaskedLM.load(tmp_path).eval(), batch()
 
     expected = reference(ids, mask.long(), output_hidden_states=True).hidden_states[-1]
     torch.testing.assert_close(ours.bert(ids, mask)[mask], expected[mask], **PRECISION)
@@ -136,7 +138,7 @@ def test_a_head_comes_along_where_there_is_one(tmp_path: Path) -> None:
     reference.save_pretrained(tmp_path)
     ids, mask = batch()
 
-    ours = bert.load(tmp_path).eval()
+    ours = BertForMaskedLM.load(tmp_path).eval()
 
     logits = ours.vocabulary(ours.bert(ids, mask)[mask])
     torch.testing.assert_close(logits, reference(ids, mask.long()).logits[mask], **PRECISION)
@@ -144,9 +146,9 @@ def test_a_head_comes_along_where_there_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layers", [[0], [1], [1, 0]])
 def test_some_layers_in_the_order_in_which_they_are_named(tmp_path: Path, layers: list[int]) -> None:
-    bert.save(whole := tiny_bert(), tmp_path)
+    (whole := tiny_bert()).save(tmp_path)
 
-    part = bert.load(tmp_path, layers=layers)
+    part = BertForMaskedLM.load(tmp_path, layers=layers)
 
     assert part.config.num_hidden_layers == len(part.bert.encoder.layer) == len(layers)
     for number, layer in enumerate(layers):
@@ -158,13 +160,13 @@ def test_some_layers_in_the_order_in_which_they_are_named(tmp_path: Path, layers
 
 
 def test_a_missing_head_starts_as_the_random_state_says(tmp_path: Path) -> None:
-    bert.save(tiny_bert(), tmp_path)
-    weights = load_file(tmp_path / bert.WEIGHTS)
-    save_file({name: value for name, value in weights.items() if name.startswith("bert.")}, tmp_path / bert.WEIGHTS)
+    tiny_bert().save(tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
+    save_file({name: value for name, value in weights.items() if name.startswith("bert.")}, tmp_path / WEIGHTS)
     heads = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        heads.append(bert.load(tmp_path).cls.predictions.transform.dense.weight)
+        heads.append(BertForMaskedLM.load(tmp_path).cls.predictions.transform.dense.weight)
 
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
@@ -178,7 +180,7 @@ def test_the_weights_that_the_small_recipes_start_from() -> None:
     ids = torch.randint(1000, 30_000, (2, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.arange(9) < torch.tensor([[9], [4]])
 
-    hidden = bert.load(folder).eval().bert(ids, mask)
+    hidden = BertForMaskedLM.load(folder).eval().bert(ids, mask)
 
     reference = transformers.BertModel.from_pretrained(folder).eval()
     torch.testing.assert_close(hidden[mask], reference(ids, mask.long()).last_hidden_state[mask], **PRECISION)
@@ -186,7 +188,7 @@ def test_the_weights_that_the_small_recipes_start_from() -> None:
 
 def test_a_fresh_start_is_berts() -> None:
     torch.manual_seed(0)
-    model = bert.BertForMaskedLM(bert.BertConfig(**{**SHAPE, "vocab_size": 3000}))
+    model = BertForMaskedLM(BertConfig(**{**SHAPE, "vocab_size": 3000}))
     words = model.bert.embeddings.word_embeddings.weight
 
     assert not words[0].any()
@@ -216,34 +218,34 @@ def test_saved_folders_open_in_transformers(tmp_path: Path) -> None:
     ],
 )
 def test_a_configuration_of_something_else(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / bert.CONFIG).write_text(content)
+    (tmp_path / CONFIG).write_text(content)
 
     with pytest.raises(ValueError, match=message):
-        bert.load(tmp_path)
+        BertForMaskedLM.load(tmp_path)
 
 
 def test_weights_that_do_not_fit(tmp_path: Path) -> None:
-    bert.save(tiny_bert(), tmp_path)
-    weights = load_file(tmp_path / bert.WEIGHTS)
+    tiny_bert().save(tmp_path)
+    weights = load_file(tmp_path / WEIGHTS)
     name = "bert.embeddings.word_embeddings.weight"
-    save_file(weights | {name: weights[name][:3].clone()}, tmp_path / bert.WEIGHTS)
+    save_file(weights | {name: weights[name][:3].clone()}, tmp_path / WEIGHTS)
     with pytest.raises(ValueError, match=r"word_embeddings.weight of shape \[\d+, 32\], found \[3, 32\]"):
-        bert.load(tmp_path)
+        BertForMaskedLM.load(tmp_path)
 
-    save_file({key: value for key, value in weights.items() if key != name}, tmp_path / bert.WEIGHTS)
+    save_file({key: value for key, value in weights.items() if key != name}, tmp_path / WEIGHTS)
     with pytest.raises(ValueError, match=rf"1 weights are missing \({name}\)"):
-        bert.load(tmp_path)
+        BertForMaskedLM.load(tmp_path)
 
-    (tmp_path / bert.WEIGHTS).unlink()
+    (tmp_path / WEIGHTS).unlink()
     with pytest.raises(ValueError, match=r"expected weights in model.safetensors"):
-        bert.load(tmp_path)
+        BertForMaskedLM.load(tmp_path)
 
 
 def test_layers_that_are_not_there(tmp_path: Path) -> None:
-    bert.save(tiny_bert(), tmp_path)
+    tiny_bert().save(tmp_path)
 
     with pytest.raises(ValueError, match=r"layers: expected some of 0 to 1, found \[0, 2\]"):
-        bert.load(tmp_path, layers=[0, 2])
+        BertForMaskedLM.load(tmp_path, layers=[0, 2])
 
 
 def test_a_text_that_is_longer_than_the_positions() -> None:

@@ -10,12 +10,13 @@ from torch import Tensor
 from models.batch import flat_positions
 from models.layers.decoder import window_mask
 from models.losses import masked_lm_loss
-from models.masking import IGNORED, mask_budget
+from models.masking import IGNORED
 from models.papers.cot_mae import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
+from tests.models.masked_crops import mask_budget
 from tests.slow import Array, attend, dense, embedded, gelu, norm, numbers, vocabulary
 from tests.tiny import PIECES, SHAPE, start
 

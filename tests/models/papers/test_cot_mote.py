@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.layers.max_logits import max_of_logits
-from models.masking import IGNORED, mask_budget
+from models.masking import IGNORED
 from models.papers.cot_mote import (
     Batch,
     Masked,
@@ -25,6 +25,7 @@ from models.representation import Pooling
 from models.retrievers.towers import Towers, build_encoders
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
+from tests.models.masked_crops import mask_budget
 from tests.models.papers.test_seed import slow_decoder
 from tests.slow import Array, bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import PIECES, start

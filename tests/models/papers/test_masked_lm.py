@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from models.masking import IGNORED, mask_budget
+from models.masking import IGNORED
 from models.papers.masked_lm import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.row_random import RowRandom
 from models.texts import word_indices
 from models.tokens import Tokenizer
-from tests.models.masked_crops import masked_crop
+from tests.models.masked_crops import mask_budget, masked_crop
 from tests.models.padded import padded
 from tests.slow import bert_layers, log_softmax, numbers, vocabulary
 from tests.tiny import random_texts, start

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, mask_budget, sample_masks
+from models.masking import IGNORED, sample_masks
 from models.papers import retro_mae
 from models.papers.retro_mae import (
     make_batch,
@@ -16,6 +16,7 @@ from models.papers.retro_mae import (
 from models.pretraining import RawBatch
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
+from tests.models.masked_crops import mask_budget
 from tests.models.papers.test_retro_mae import CLS, PAD, SEP, SUM, batch
 from tests.tiny import PIECES
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.masking import IGNORED, mask_budget
+from models.masking import IGNORED
 from models.papers.seed import Batch, Pretraining, Settings, make_batch
 from models.pretraining import RawBatch
 from models.representation import Pooling
 from models.row_random import RowRandom
 from models.tokens import Tokenizer
-from tests.models.masked_crops import masked_crop
+from tests.models.masked_crops import mask_budget, masked_crop
 from tests.slow import Array, attend, bert_layers, dense, embedded, gelu, log_softmax, norm, numbers, vocabulary
 from tests.tiny import random_texts, start
 

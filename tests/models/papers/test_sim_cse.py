@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.layers import bert
+from models.layers.bert_config import CONFIG
 from models.layers.bert_layers import SelfAttention
 from models.objective import Losses
 from models.papers.sim_cse import Batch, Pretraining, Settings, make_batch
@@ -74,8 +74,8 @@ def test_the_network_drops_what_the_settings_say_and_is_saved_as_it_was(tokenize
 
     dropped = [module.p for module in model.model.modules() if isinstance(module, nn.Dropout)]
     dropped += [module.dropout for module in model.model.modules() if isinstance(module, SelfAttention)]
-    bert.save(model.model, tmp_path)
-    saved = json.loads((tmp_path / bert.CONFIG).read_text())
+    model.model.save(tmp_path)
+    saved = json.loads((tmp_path / CONFIG).read_text())
 
     assert dropped == [0.3] * (1 + 3 * SHAPE["num_hidden_layers"])
     assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.2

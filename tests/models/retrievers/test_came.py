@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.retrievers.came import Experts
 from models.tokens import pad
 from tests.tiny import SHAPE, tiny_bert
@@ -15,13 +16,11 @@ VIEWS = ("dense", "late", "lexical")
 TEXTS = pad([[2, 20, 21, 60, 3], [2, 33, 3], [2, 14, 15, 16, 17, 18, 19, 3]])
 
 
-def three_layers(*, dropout: float = 0.0) -> bert.BertForMaskedLM:
+def three_layers(*, dropout: float = 0.0) -> BertForMaskedLM:
     """A BERT of random weights."""
     torch.manual_seed(0)
     shape = {**SHAPE, "num_hidden_layers": 3}
-    model = bert.BertForMaskedLM(
-        bert.BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
-    )
+    model = BertForMaskedLM(BertConfig(**shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout))
     disturb(model)
     return model
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.retrievers.came import Experts
 from models.tokens import pad
 from tests.models.retrievers.test_came import VIEWS, disturb, three_layers
@@ -73,7 +73,7 @@ def test_settings_out_of_range(changes: dict[str, float], message: str) -> None:
 # Both: who learns from what
 
 
-def view_scores(model: bert.BertForMaskedLM, experts: Experts) -> Scores:
+def view_scores(model: BertForMaskedLM, experts: Experts) -> Scores:
     """Two queries with two passages each, by the similarities of equations 4 to 6."""
     torch.manual_seed(3)
     queries, passages = (pad(torch.randint(5, 60, (rows, 6)).tolist()) for rows in (2, 4))

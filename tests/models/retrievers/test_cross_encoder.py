@@ -10,7 +10,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG, BertConfig
+from models.model_files import WEIGHTS
 from models.retrievers import cross_encoder
 from models.retrievers.cross_encoder import CrossEncoder, Groups, PairTokens, encode_pair, pad_pairs
 from models.tokens import Tokenizer
@@ -26,7 +28,7 @@ PASSAGES = ["the castle on the mountain.", "ocean", "", "stone bridges and engin
 def tiny_cross_encoder(*, dropout: float = 0.0, seed: int = 0) -> CrossEncoder:
     """Random weights, far from 0."""
     torch.manual_seed(seed)
-    config = bert.BertConfig(**SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    config = BertConfig(**SHAPE, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     encoder = CrossEncoder(config)
     with torch.no_grad():
         for parameter in encoder.parameters():
@@ -175,7 +177,7 @@ def test_a_masked_language_model_is_a_start(tmp_path: Path) -> None:
     torch.manual_seed(7)
     again = cross_encoder.load_for_training(tmp_path)
 
-    body = bert.load(tmp_path).bert.state_dict()
+    body = BertForMaskedLM.load(tmp_path).bert.state_dict()
     assert all(torch.equal(value, encoder.bert.state_dict()[name]) for name, value in body.items())
     pooler = encoder.bert.pooler.dense
     assert 0.018 < pooler.weight.std().item() < 0.022
@@ -191,7 +193,7 @@ def test_a_bare_encoders_pooler_is_taken(tmp_path: Path) -> None:
     torch.manual_seed(5)
     reference = transformers.BertModel(transformers.BertConfig(**SHAPE))
     reference.save_pretrained(tmp_path)
-    assert "pooler.dense.weight" in load_file(tmp_path / bert.WEIGHTS)
+    assert "pooler.dense.weight" in load_file(tmp_path / WEIGHTS)
 
     encoder = cross_encoder.load_for_training(tmp_path)
 
@@ -201,15 +203,15 @@ def test_a_bare_encoders_pooler_is_taken(tmp_path: Path) -> None:
 
 def test_a_classifier_without_a_pooler_is_no_cross_encoder(tmp_path: Path) -> None:
     folder_of(tiny_cross_encoder(), tmp_path)
-    weights = load_file(tmp_path / bert.WEIGHTS)
-    save_file({name: value for name, value in weights.items() if "pooler" not in name}, tmp_path / bert.WEIGHTS)
+    weights = load_file(tmp_path / WEIGHTS)
+    save_file({name: value for name, value in weights.items() if "pooler" not in name}, tmp_path / WEIGHTS)
 
     with pytest.raises(ValueError, match=r"found no bert\.pooler"):
         cross_encoder.load(tmp_path)
 
 
 def test_a_bert_of_one_token_type(tmp_path: Path) -> None:
-    config = bert.BertConfig(**SHAPE, type_vocab_size=1)
+    config = BertConfig(**SHAPE, type_vocab_size=1)
 
     with pytest.raises(ValueError, match="needs token types 0 and 1, found 1"):
         CrossEncoder(config)
@@ -219,9 +221,10 @@ def test_the_folder_still_is_a_berts(tmp_path: Path) -> None:
     encoder = tiny_cross_encoder()
     folder_of(encoder, tmp_path)
 
-    assert json.loads((tmp_path / bert.CONFIG).read_text())["architectures"] == ["BertForSequenceClassification"]
+    assert json.loads((tmp_path / CONFIG).read_text())["architectures"] == ["BertForSequenceClassification"]
     assert torch.equal(
-        bert.load(tmp_path).bert.embeddings.word_embeddings.weight, encoder.bert.embeddings.word_embeddings.weight
+        BertForMaskedLM.load(tmp_path).bert.embeddings.word_embeddings.weight,
+        encoder.bert.embeddings.word_embeddings.weight,
     )
 
 

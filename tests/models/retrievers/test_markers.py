@@ -11,8 +11,11 @@ from torch.nn.functional import normalize
 from models.representation import Role
 from models.retrievers import load as loading
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, save
-from models.retrievers.views import late, lexical
+from models.retrievers.retriever import Retriever, save
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views import late
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokenizer
 from tests.tiny import LATE, LEXICAL, PIECES, save_tokenizer, tiny_bert, tiny_tokenizer
 
@@ -30,7 +33,7 @@ def _markers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def colbert(*, markers: bool) -> Retriever:
     torch.manual_seed(0)
-    settings = RetrieverSettings(late=late.Settings(**COLBERT, markers=markers))
+    settings = RetrieverSettings(late=LateSettings(**COLBERT, markers=markers))
     return Retriever(DenseEncoder(tiny_bert(), "cls"), settings, tiny_tokenizer()).eval()
 
 
@@ -92,9 +95,9 @@ def test_a_vocabulary_without_the_markers_is_refused() -> None:
 
 def test_views_that_markers_do_not_fit() -> None:
     with pytest.raises(ValueError, match="exact_match: the markers of queries and passages never match"):
-        late.Settings(**LATE | {"exact_match": True}, markers=True)
+        LateSettings(**LATE | {"exact_match": True}, markers=True)
     with pytest.raises(ValueError, match=r"late\.markers: no source says"):
-        RetrieverSettings(late=late.Settings(**LATE, markers=True), lexical=lexical.Settings(**LEXICAL))
+        RetrieverSettings(late=LateSettings(**LATE, markers=True), lexical=LexicalSettings(**LEXICAL))
 
 
 def test_berts_vocabulary_has_the_markers() -> None:
@@ -104,4 +107,4 @@ def test_berts_vocabulary_has_the_markers() -> None:
 
     tokenizer = Tokenizer.load(Path(package.origin).parent / "model")
 
-    assert late.marker_ids(late.Settings(**LATE, markers=True), tokenizer) == {"query": 1, "passage": 2}
+    assert late.marker_ids(LateSettings(**LATE, markers=True), tokenizer) == {"query": 1, "passage": 2}

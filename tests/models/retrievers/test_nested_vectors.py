@@ -10,10 +10,12 @@ from torch import Tensor
 
 from models.representation import Representation
 from models.retrievers.bi_encoder import DenseEncoder
+from models.retrievers.came import Competition
 from models.retrievers.nested_vectors import truncated
-from models.retrievers.objective import Competition, Distillation, Finetuning, ObjectiveSettings
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.objective import Distillation, Finetuning, ObjectiveSettings
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
 from tasks.training.grad_cache import gradients
 from tests.models.retrievers.test_objective import examples, exclusions
 from tests.tiny import tiny_bert, tiny_retriever, tiny_tokenizer
@@ -23,7 +25,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "store")
 
 def dense_retriever(*, normalise: bool) -> Retriever:
     encoder = DenseEncoder(tiny_bert(spread=0.2), "mean")
-    return Retriever(encoder, RetrieverSettings(dense=Dense(dim=None, normalise=normalise)), tiny_tokenizer()).eval()
+    return Retriever(
+        encoder, RetrieverSettings(dense=DenseSettings(dim=None, normalise=normalise)), tiny_tokenizer()
+    ).eval()
 
 
 def slow_losses(

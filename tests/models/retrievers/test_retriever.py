@@ -12,8 +12,10 @@ from models.representation import Representation
 from models.retrievers import retriever as retrievers
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, load, load_for_training, save
-from models.retrievers.views import dense, lexical
+from models.retrievers.retriever import Retriever, load, load_for_training, save
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokens
 from tests.models.retrievers.random_examples import random_tokens
 from tests.tiny import (
@@ -81,7 +83,7 @@ def test_the_sum_is_weighted() -> None:
 def test_a_plain_folder_is_dense(tmp_path: Path) -> None:
     built = load(save_backbone(tmp_path))
 
-    assert built.settings == RetrieverSettings(dense=dense.Settings(dim=None))
+    assert built.settings == RetrieverSettings(dense=DenseSettings(dim=None))
     assert built.own() == {}
     tokens = random_tokens(3, 1)
     torch.testing.assert_close(built(tokens, "query").dense, towers.load(tmp_path)(tokens, "query").dense)
@@ -180,7 +182,7 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> None:
     folder = written(tiny_retriever("dpr"), tmp_path / "saved")
-    views = RetrieverSettings(lexical=lexical.Settings(**LEXICAL | {"head": "own", "activation": "none"}))
+    views = RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"head": "own", "activation": "none"}))
     pretrained = torch.randn(SHAPE["vocab_size"], SHAPE["hidden_size"])
     (folder / retrievers.RETRIEVER_SETTINGS).unlink()
     save_file({"projection.weight": pretrained}, folder / retrievers.HEADS_FILE)
@@ -195,7 +197,7 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
 
 
 def test_a_bias_of_the_dense_projection_is_saved_and_starts_the_projection_anew(tmp_path: Path) -> None:
-    plain, biased = (RetrieverSettings(dense=dense.Settings(dim=6, bias=bias)) for bias in (False, True))
+    plain, biased = (RetrieverSettings(dense=DenseSettings(dim=6, bias=bias)) for bias in (False, True))
     model = Retriever(DenseEncoder(tiny_bert(), "cls"), biased, tiny_tokenizer()).eval()
     torch.nn.init.normal_(model.own()["heads.dense.projection.bias"])
     folder, tokens = written(model, tmp_path / "saved"), random_tokens(4, 1)
@@ -215,8 +217,8 @@ def test_a_setting_without_weights_does_not_start_views_anew(tmp_path: Path) -> 
     folder = written(tiny_retriever("mixture"), tmp_path / "saved")
     before, views = load(folder).own(), RETRIEVERS["mixture"]
     changed = RetrieverSettings(
-        dense=dense.Settings(dim=None, weight=0.5), late=views.late, shared_layers=views.shared_layers,
-        lexical=lexical.Settings(**LEXICAL | {"top_passages": 3}),
+        dense=DenseSettings(dim=None, weight=0.5), late=views.late, shared_layers=views.shared_layers,
+        lexical=LexicalSettings(**LEXICAL | {"top_passages": 3}),
     )  # fmt: skip
 
     assert all(torch.equal(weight, before[name]) for name, weight in load_for_training(folder, changed).own().items())

@@ -13,7 +13,6 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from transformers import DistilBertConfig, DistilBertModel, RobertaConfig, RobertaModel
 
-from models.layers import bert
 from models.retrievers import load, retriever
 from models.retrievers.bi_encoder import save_pooling
 from tests.tiny import PIECES, fast_tokenizer, save_backbone, save_t5, save_tokenizer, tiny_bert, tiny_retriever
@@ -186,7 +185,7 @@ def test_our_own_checkpoints_are_not_taken_for_theirs(tmp_path: Path, kind: str)
 
 
 def test_a_plain_bert_is_ours(tmp_path: Path) -> None:
-    bert.save(tiny_bert(), tmp_path)
+    tiny_bert().save(tmp_path)
     save_tokenizer(tmp_path)
     assert not load.is_foreign(tmp_path)
 

@@ -9,7 +9,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.representation import Pooling, Role
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
@@ -92,7 +93,7 @@ def test_a_step_on_passages_alone(kind: Towers) -> None:
 
 def test_parameters_for_the_shape_of_bert_base() -> None:
     with torch.device("meta"):
-        model = bert.BertForMaskedLM(bert.BertConfig(30522, 768, 12, 12, 3072))
+        model = BertForMaskedLM(BertConfig(30522, 768, 12, 12, 3072))
 
     def added(kind: Towers) -> int:
         built = build_encoders(DenseEncoder(model, "cls"), kind)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from storage.datasets import texts as loader
+from storage.datasets.support.collection_files import read_documents
 from storage.errors import UserError
-from storage.imports.collection_files import read_documents
 
 ROWS = [{"doc_id": "a", "title": "Rivers", "text": "Water flows."}, {"doc_id": "b", "title": "", "text": "He left."}]
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.datasets import bookcorpus, wikipedia, wikipedia_bookcorpus, wikipedia_bookcorpus_msmarco
-from storage.datasets.support.official_files import UNFINISHED
+from storage.datasets.support.completeness import UNFINISHED
 from tests.storage.complaints import complaint
 
 ARTICLES = [

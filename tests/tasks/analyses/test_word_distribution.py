@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 
-from models.layers import bert
+from models.layers.bert_config import BertConfig
 from models.pretraining import TermCounts
 from models.retrievers.retriever import HEADS_FILE
 from storage.artifact import Artifact
@@ -49,7 +49,7 @@ def texts(written: Any) -> Artifact[Pairs]:
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Artifact[Any]:
     """A tiny BERT, and beside it a decoder whose weights are random."""
     folder = save_backbone(tmp_path_factory.mktemp("pretrain"), spread=0.2)
-    hidden, random = bert.BertConfig.load(folder).hidden_size, torch.Generator().manual_seed(0)
+    hidden, random = BertConfig.load(folder).hidden_size, torch.Generator().manual_seed(0)
     shapes = {
         "transform.dense.weight": (hidden, hidden), "transform.dense.bias": (hidden,),
         "transform.LayerNorm.weight": (hidden,), "transform.LayerNorm.bias": (hidden,),

@@ -15,7 +15,7 @@ from storage.rows import read_rows
 from storage.store.sources import dataset
 from storage.store.store import Store
 from storage.tables import Documents, Qrels, Queries
-from tasks.corpus.ingest import Corpus, Topics, ingest_corpus, ingest_qrels, ingest_queries
+from tasks.corpus.ingest import TextSelection, Topics, ingest_corpus, ingest_qrels, ingest_queries
 from tasks.session import Session, session
 
 CORPUS = [{"_id": f"d{i}", "title": f"Title {i}", "text": f"Text {i}."} for i in range(40)]
@@ -39,7 +39,7 @@ def write_qrels(folder: Path, rows: list[tuple[str, str, int]]) -> None:
 
 
 def documents(folder: Path, fraction: float | None = None) -> Artifact[Documents]:
-    settings = Corpus(reader="beir", name="corpus", fraction=fraction, complete=False)
+    settings = TextSelection(reader="beir", name="corpus", fraction=fraction, complete=False)
     return ingest_corpus(dataset("beir", str(folder), "corpus"), settings=settings)
 
 
@@ -81,7 +81,9 @@ def test_refuses_what_should_be_complete_and_is_not(
     size: dict[str, Any] = {"reader": "beir", "fraction": None, "complete": True}
 
     def ingest() -> None:
-        corpus = ingest_corpus(dataset("beir", str(collection), "corpus"), settings=Corpus(name="corpus", **size))
+        corpus = ingest_corpus(
+            dataset("beir", str(collection), "corpus"), settings=TextSelection(name="corpus", **size)
+        )
         settings = Topics(split="dev", relevant_alone=False, **size)
         queries = ingest_queries(dataset("beir", str(collection), "queries", "dev"), settings=settings)
         ingest_qrels(
@@ -98,7 +100,7 @@ def test_refuses_what_should_be_complete_and_is_not(
 
 def test_refuses_a_file_with_another_checksum(collection: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     file = collection / "corpus.jsonl"
-    settings = Corpus(reader="beir", name="corpus", fraction=None, complete=True)
+    settings = TextSelection(reader="beir", name="corpus", fraction=None, complete=True)
     monkeypatch.setattr(beir, "CHECKSUMS", {"corpus.jsonl": "0" * 32}, raising=False)
 
     with pytest.raises(UserError, match=f"{file}: its md5 is [0-9a-f]{{32}}, that of the official file {'0' * 32}"):

@@ -15,6 +15,7 @@ from storage.rows import read_rows, write_rows
 from storage.store.store import Store
 from storage.tables import Documents, Vocabulary
 from tasks.corpus import select_vocabulary as module
+from tasks.corpus import token_counts
 from tasks.corpus.select_vocabulary import VocabularySize, check, select_vocabulary
 from tests import tokenizers
 from tests.tiny import LETTERS, PIECES, SPECIALS, fast_tokenizer, save_tokenizer
@@ -50,8 +51,8 @@ def selected(tmp_path: Path, tokenizer: Source, tokens: int, pretraining: bool =
 def test_the_most_frequent_tokens_of_both_collections_are_kept(
     store: Store, tmp_path: Path, tokenizer: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TEXTS_PER_SHARD", 3)
-    monkeypatch.setattr(module, "TEXTS_PER_BATCH", 2)
+    monkeypatch.setattr(token_counts, "TEXTS_PER_SHARD", 3)
+    monkeypatch.setattr(token_counts, "TEXTS_PER_BATCH", 2)
     counts = Counter(
         token for text in [*TEXTS, "bridge stone stone stone"]
         for token in fast_tokenizer().encode(text, add_special_tokens=False).tokens

@@ -9,11 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import shipped_recipes
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from models.objective import Losses, Vectors
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.views import dense, lexical
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.tokens import Tokens, pad
 from storage.errors import UserError
 from tasks.cross_encoder.train_teacher import TeacherTraining
@@ -26,18 +28,18 @@ LAYERS = 6
 
 def shape_only(folder: Path) -> Path:
     """A tiny backbone's shape and tokenizer, without weights."""
-    bert.BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
+    BertConfig(**SHAPE | {"num_hidden_layers": LAYERS}).save(folder)
     save_tokenizer(folder)
     return folder
 
 
-DENSE = RetrieverSettings(dense=dense.Settings(dim=None))
+DENSE = RetrieverSettings(dense=DenseSettings(dim=None))
 
 
 class Plain(nn.Module):
     """A BERT and nothing else."""
 
-    def __init__(self, model: bert.BertForMaskedLM) -> None:
+    def __init__(self, model: BertForMaskedLM) -> None:
         super().__init__()
         self.model = model
 
@@ -101,7 +103,7 @@ def test_a_training_costs_by_its_passages_and_all_chunks_but_the_first_encode_tw
 
 def test_a_vocabulary_head_and_a_cross_encoder_have_their_price(tmp_path: Path) -> None:
     costs = Costs(shape_only(tmp_path), load_recipe("cot_mae")[0].backbone)
-    splade = RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
+    splade = RetrieverSettings(lexical=LexicalSettings(**LEXICAL))
     hidden, words = SHAPE["hidden_size"], SHAPE["vocab_size"]
     head = 2 * LENGTH * hidden * (hidden + words)
     teaching = TeacherTraining(

@@ -15,8 +15,8 @@ from models.layers.bert_config import BertConfig
 from models.papers import cpdae
 from models.pretraining import Initialisation
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.views import lexical
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.lexical import LexicalSettings
 from models.row_random import RowRandom
 from models.tokens import pad
 from tasks.estimates.allocations import recording
@@ -138,7 +138,7 @@ def test_the_peak_of_a_fine_tuning_is_that_of_the_allocator(tmp_path: Path, size
     training = load_recipe("cot_mae")[0].rounds[0].train
     assert training is not None
     lengths = {"query_max_tokens": query_length, "passage_max_tokens": length, "passages_per_query": 3}
-    retriever = training.retriever if view == "dense" else RetrieverSettings(lexical=lexical.Settings(**LEXICAL))
+    retriever = training.retriever if view == "dense" else RetrieverSettings(lexical=LexicalSettings(**LEXICAL))
     training = training.model_copy(update={**lengths, "retriever": retriever})
     expected = Capacity(costs, half=False).training(training).peak(batch, chunk)
 

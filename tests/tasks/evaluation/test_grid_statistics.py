@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import t, ttest_rel
 
 from storage.errors import UserError
-from tasks.evaluation.grid_statistics import Measured, System, corrected, difference
+from tasks.evaluation.grid_statistics import Measured, RunOverSeeds, corrected, difference
 
 QUERIES = [f"q{n:02}" for n in range(30)]
 
@@ -46,7 +46,7 @@ def test_a_mean_and_its_interval_are_those_of_seeds_by_queries() -> None:
     tables = {seed: by_query + 0.02 * seed + values(seed) / 10 for seed in (1, 2, 3)}
     table = np.stack(list(tables.values()))
 
-    row = System(measured(tables), "r").mean("MRR@10")
+    row = RunOverSeeds(measured(tables), "r").mean("MRR@10")
 
     squared_error, degrees = quasi_f(table)
     half = t.ppf(0.975, degrees) * squared_error**0.5
@@ -57,7 +57,7 @@ def test_a_mean_and_its_interval_are_those_of_seeds_by_queries() -> None:
 
 
 def test_an_interval_stays_within_what_a_metric_can_be() -> None:
-    row = System(measured({1: np.array([1.0] * 29 + [0.9])}), "r").mean("MRR@10")
+    row = RunOverSeeds(measured({1: np.array([1.0] * 29 + [0.9])}), "r").mean("MRR@10")
 
     assert row["high"] == 1.0
 
@@ -65,7 +65,7 @@ def test_an_interval_stays_within_what_a_metric_can_be() -> None:
 def test_with_one_seed_the_test_is_the_paired_t_test() -> None:
     ours, theirs = measured({7: values(1, 0.1)}), measured({7: values(2)})
 
-    row = difference(System(ours, "r"), System(theirs, "r"), "MRR@10")
+    row = difference(RunOverSeeds(ours, "r"), RunOverSeeds(theirs, "r"), "MRR@10")
 
     assert row is not None
     assert row["p"] == pytest.approx(ttest_rel(values(1, 0.1), values(2)).pvalue)
@@ -76,24 +76,25 @@ def test_systems_are_compared_in_the_seeds_that_both_have() -> None:
     ours = measured({seed: values(seed, 0.1) for seed in (1, 2, 3)})
     theirs = measured({seed: values(seed + 10) for seed in (2, 3, 4)})
 
-    row = difference(System(ours, "r"), System(theirs, "r"), "MRR@10")
+    row = difference(RunOverSeeds(ours, "r"), RunOverSeeds(theirs, "r"), "MRR@10")
 
     expected = np.stack([values(seed, 0.1) - values(seed + 10) for seed in (2, 3)])
     assert row is not None
     assert row["seeds"] == 2
     assert row["difference"] == pytest.approx(expected.mean())
-    assert difference(System(ours, "r"), System(measured({9: values(9)}), "r"), "MRR@10") is None
+    assert difference(RunOverSeeds(ours, "r"), RunOverSeeds(measured({9: values(9)}), "r"), "MRR@10") is None
 
 
 def test_other_queries_are_not_compared() -> None:
     others = [f"x{n:02}" for n in range(30)]
 
     assert difference(
-        System(measured({1: values(1)}), "r"), System(measured({1: values(1)}, queries=others), "r"), "MRR@10"
+        RunOverSeeds(measured({1: values(1)}), "r"), RunOverSeeds(measured({1: values(1)}, queries=others), "r"),
+        "MRR@10",
     ) is None  # fmt: skip
     mixed = Measured({**measured({1: values(1)}).by_seed, **measured({2: values(2)}, queries=others).by_seed})
     with pytest.raises(UserError, match="different queries"):
-        System(mixed, "r").mean("MRR@10")
+        RunOverSeeds(mixed, "r").mean("MRR@10")
 
 
 def test_the_tests_of_a_metric_are_corrected_together() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.papers import cot_mae
 from models.retrievers import retriever
 from models.retrievers.objective import Distillation, Finetuning
@@ -184,8 +184,8 @@ def test_from_weights_to_a_retriever_twice_is_the_same_to_the_byte(
     assert len(hashes[0]) == 8
     assert load(trained.path).encoder.pooling == "mean"
     assert not torch.equal(
-        bert.load(trained.path).bert.encoder.layer[0].output.dense.weight,
-        bert.load(pretrained.path).bert.encoder.layer[0].output.dense.weight,
+        BertForMaskedLM.load(trained.path).bert.encoder.layer[0].output.dense.weight,
+        BertForMaskedLM.load(pretrained.path).bert.encoder.layer[0].output.dense.weight,
     )
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from models.retrievers.retriever import RetrieverSettings
+from models.retrievers.retriever_settings import RetrieverSettings
 from models.retrievers.views import late
+from models.retrievers.views.late import LateSettings
 from tasks.finetuning.train import Training
 from tests.tasks.finetuning.training_tables import TRAINING, TrainingTables
 from tests.tiny import LATE
@@ -11,7 +12,7 @@ from tests.tiny import LATE
 
 def test_batches_have_the_markers_that_searches_have(tables: TrainingTables, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(late, "MARKERS", {"query": "q", "passage": "d"})
-    marked = RetrieverSettings(late=late.Settings(**LATE, markers=True))
+    marked = RetrieverSettings(late=LateSettings(**LATE, markers=True))
     settings = TRAINING.model_copy(update={"retriever": marked, "query_max_tokens": 4, "passage_max_tokens": 6})
     batches = tables.batches(settings)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.views import dense
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
 from models.tokens import Tokenizer
 from storage.artifact import Artifact
 from storage.tables import (
@@ -20,7 +20,7 @@ from storage.tables import (
 )  # fmt: skip
 from tasks.finetuning.train import RetrieverBatches, Training
 from tasks.finetuning.training_data import ExampleSettings, TrainingData
-from tasks.retrieval.shared_passages import Corpus
+from tasks.retrieval.shared_passages import PassagesWithTexts
 from tasks.training.optimiser import OptimisationSettings
 from tests.tiny import WORDS
 
@@ -30,7 +30,7 @@ FITTING = OptimisationSettings(
 
 
 TRAINING = Training(
-    retriever=RetrieverSettings(dense=dense.Settings(dim=None)), contrasts=["sum"],
+    retriever=RetrieverSettings(dense=DenseSettings(dim=None)), contrasts=["sum"],
     epochs=4, batch_queries=4, passages_per_query=3, temperature=1.0, mask_known_positives=True, query_max_tokens=12,
     passage_max_tokens=20, fit=FITTING, seed=5,
 )  # fmt: skip
@@ -83,7 +83,7 @@ def read_data(
     negatives: Artifact[Negatives], settings: ExampleSettings, mined_only: bool = False,
 ) -> TrainingData:  # fmt: skip
     """The training data of these tables, whose passages are shared in a folder next to theirs."""
-    corpus = Corpus.share(passages.path.with_name(f"{passages.path.name}-shared"), passages)
+    corpus = PassagesWithTexts.share(passages.path.with_name(f"{passages.path.name}-shared"), passages)
     return TrainingData.read(queries, corpus, positives, negatives, settings, mined_only=mined_only)
 
 

@@ -9,6 +9,7 @@ import pytest
 from storage.artifact import Source
 from storage.rows import parts, read_rows
 from storage.tables import Pairs, Passages, PseudoQueries, Terms
+from tasks.corpus import token_counts
 from tasks.pretraining import context_shards, count_terms
 from tasks.pretraining.pair_contexts import Pairing, pair_contexts
 from tests.tasks.corpora import pseudo_query
@@ -104,7 +105,7 @@ def test_terms_are_counted_in_shards(
     ]
     pairs = written(Pairs, rows)
     complete = run_stage(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
-    monkeypatch.setattr(count_terms, "TEXTS_PER_SHARD", 5)
+    monkeypatch.setattr(token_counts, "TEXTS_PER_SHARD", 5)
     sharded = run_stage(count_terms.count_terms, pairs=pairs, tokenizer=tokenizer)
 
     assert (sharded.path / "part-00000.parquet").read_bytes() == (complete.path / "part-00000.parquet").read_bytes()

@@ -9,7 +9,7 @@ from models.tokens import Tokenizer
 from storage.artifact import Source
 from storage.rows import read_rows
 from storage.tables import Pairs, Terms
-from tasks.pretraining import count_terms as module
+from tasks.corpus import token_counts
 from tasks.pretraining.count_terms import count_terms
 from tests.tiny import PIECES, save_tokenizer
 
@@ -21,7 +21,7 @@ TEXTS = ["river river castles", "the river", "king of stone stone stone", ""]
 def test_pieces_are_counted(
     written: Any, run_stage: Any, tmp_path: Any, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TEXTS_PER_BATCH", batch)
+    monkeypatch.setattr(token_counts, "TEXTS_PER_BATCH", batch)
     save_tokenizer(tmp_path)
     pairs = written(Pairs, [{"passage_id": str(n), "text": text, "queries": [], "passages": []}
                             for n, text in enumerate(TEXTS)])  # fmt: skip

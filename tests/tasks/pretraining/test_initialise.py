@@ -8,8 +8,10 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import CONFIG, BertConfig
 from models.layers.unpadding import Packing
+from models.model_files import WEIGHTS
 from models.retrievers import towers
 from models.retrievers.bi_encoder import load_pooling
 from models.retrievers.retriever import HEADS_FILE, RETRIEVER_WEIGHTS
@@ -39,12 +41,12 @@ def weights(tmp_path: Path) -> Path:
 def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
     built = initialise(source(weights), settings=ALL).path
 
-    assert {name: value.tolist() for name, value in load_file(built / bert.WEIGHTS).items()} == {
-        name: value.tolist() for name, value in load_file(weights / bert.WEIGHTS).items()
+    assert {name: value.tolist() for name, value in load_file(built / WEIGHTS).items()} == {
+        name: value.tolist() for name, value in load_file(weights / WEIGHTS).items()
     }
     assert load_pooling(built) == "mean"
     assert Tokenizer.load(built).token_ids(["kings"]) == Tokenizer.load(weights).token_ids(["kings"])
-    config = bert.BertConfig.load(built)
+    config = BertConfig.load(built)
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.1, 0.1)
     assert load(built).passage.bert.embeddings.dropout.p == 0.1
 
@@ -52,7 +54,7 @@ def test_the_weights_as_they_are(store: Store, weights: Path) -> None:
 def test_some_layers(store: Store, weights: Path) -> None:
     built = initialise(source(weights), settings=ALL.model_copy(update={"layers": [1]})).path
 
-    whole, part = bert.load(weights), bert.load(built)
+    whole, part = BertForMaskedLM.load(weights), BertForMaskedLM.load(built)
     assert part.config.num_hidden_layers == 1
     ids = torch.tensor([[2, 20, 30, 3]])
     expected = whole.eval().bert.encoder.layer[1](whole.bert.embeddings(ids)[0], Packing(ids > 0))
@@ -67,12 +69,10 @@ def test_a_random_start_has_the_shape_and_the_vocabulary_alone(
     built = initialise(source(weights), settings=wanted).path
     other = initialise(source(weights), settings=wanted.model_copy(update={"seed": 2})).path
 
-    config = bert.BertConfig.load(built)
+    config = BertConfig.load(built)
     assert config.num_hidden_layers == (1 if layers else 2)
-    assert config.hidden_size == bert.BertConfig.load(weights).hidden_size
-    words, others = (
-        load_file(tensor / bert.WEIGHTS)["bert.embeddings.word_embeddings.weight"] for tensor in (built, other)
-    )
+    assert config.hidden_size == BertConfig.load(weights).hidden_size
+    words, others = (load_file(tensor / WEIGHTS)["bert.embeddings.word_embeddings.weight"] for tensor in (built, other))
     assert words.std().item() == pytest.approx(0.02, rel=0.1)
     assert not torch.equal(words, others)
     assert (built / "vocab.txt").read_bytes() == (weights / "vocab.txt").read_bytes()
@@ -86,7 +86,7 @@ def test_a_head_that_the_weights_lack_starts_by_the_seed(store: Store, weights: 
         for seed, pooling in ((1, "cls"), (1, "mean"), (2, "cls"))
     ]
 
-    heads = [load_file(initialise(source(weights), settings=setting).path / bert.WEIGHTS)[name] for setting in settings]
+    heads = [load_file(initialise(source(weights), settings=setting).path / WEIGHTS)[name] for setting in settings]
 
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2])
@@ -120,20 +120,20 @@ def test_what_is_no_backbone_is_told_in_a_line(store: Store, weights: Path) -> N
     tokenizer.unlink()
     assert "expected a tokenizer in tokenizer.json, found no such file" in refused(weights)
     tokenizer.write_bytes(kept)
-    (weights / bert.WEIGHTS).unlink()
-    assert f"expected weights in {bert.WEIGHTS}" in refused(weights)
-    config = json.loads((weights / bert.CONFIG).read_text())
-    (weights / bert.CONFIG).write_text(json.dumps({**config, "model_type": "longformer"}))
+    (weights / WEIGHTS).unlink()
+    assert f"expected weights in {WEIGHTS}" in refused(weights)
+    config = json.loads((weights / CONFIG).read_text())
+    (weights / CONFIG).write_text(json.dumps({**config, "model_type": "longformer"}))
     assert "expected model_type bert, camembert, deberta-v2, distilbert" in refused(weights)
 
 
 def test_a_tokenizer_of_another_model(store: Store, weights: Path) -> None:
     words = "bert.embeddings.word_embeddings.weight"
-    tensors = load_file(weights / bert.WEIGHTS)
+    tensors = load_file(weights / WEIGHTS)
     tensors[words], tensors["cls.predictions.bias"] = tensors[words][:50].clone(), torch.zeros(50)
-    save_file(tensors, weights / bert.WEIGHTS)
-    config = json.loads((weights / bert.CONFIG).read_text())
-    (weights / bert.CONFIG).write_text(json.dumps({**config, "vocab_size": 50}))
+    save_file(tensors, weights / WEIGHTS)
+    config = json.loads((weights / CONFIG).read_text())
+    (weights / CONFIG).write_text(json.dumps({**config, "vocab_size": 50}))
     save_tokenizer(weights)
 
     assert (

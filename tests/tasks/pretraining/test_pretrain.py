@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.objective import Batch
 from models.papers import cot_mae
 from models.pretraining import RawBatch
@@ -116,7 +116,10 @@ def test_a_pretrained_checkpoint_is_made_and_made_the_same_again(store: Store, t
     assert not (built.path / "scratch").exists()
     assert not any("scratch" in name for name in manifest.files)
     assert "logs/metrics.jsonl" in manifest.logs
-    before, after = bert.load(start.path).state_dict(), bert.load(built.path).state_dict()
+    before, after = (
+        BertForMaskedLM.load(start.path).state_dict(),
+        BertForMaskedLM.load(built.path).state_dict(),
+    )
     assert {name for name in before if torch.equal(before[name], after[name])} == set()
 
 

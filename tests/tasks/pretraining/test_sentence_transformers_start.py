@@ -14,7 +14,7 @@ from models.retrievers import load, retriever
 from models.retrievers.bi_encoder import load_pooling
 from models.retrievers.retriever_settings import Prompts, RetrieverSettings
 from models.retrievers.stated_retriever import StatedRetriever, contradiction, read_stated_retriever
-from models.retrievers.views.dense import Settings as Dense
+from models.retrievers.views.dense import DenseSettings
 from storage.artifact import Source, source_of
 from storage.errors import UserError
 from storage.store.store import Store
@@ -98,16 +98,18 @@ def test_a_retriever_and_a_pretraining_keep_what_the_model_states(store: Store, 
     built = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given")).path
     own = Prompts(query="music: ", passage="stone: ")
 
-    inherited = retriever.load_for_training(built, RetrieverSettings(dense=Dense(dim=8))).settings
-    otherwise = RetrieverSettings(dense=Dense(dim=8, normalise=False), prompts=Prompts(query="", passage=""))
+    inherited = retriever.load_for_training(built, RetrieverSettings(dense=DenseSettings(dim=8))).settings
+    otherwise = RetrieverSettings(dense=DenseSettings(dim=8, normalise=False), prompts=Prompts(query="", passage=""))
     pretrained = tmp_path / "pretrained"
     pretrained.mkdir()
     encoder = retriever.load(built).encoder
     save_checkpoint(encoder, pretrained, tokenizer=built, retriever=retriever.read_settings(built))
 
-    assert inherited == RetrieverSettings(dense=Dense(dim=8, normalise=True), prompts=own)
+    assert inherited == RetrieverSettings(dense=DenseSettings(dim=8, normalise=True), prompts=own)
     assert retriever.load_for_training(built, otherwise).settings == otherwise
-    assert retriever.read_settings(pretrained) == RetrieverSettings(dense=Dense(dim=None, normalise=True), prompts=own)
+    assert retriever.read_settings(pretrained) == RetrieverSettings(
+        dense=DenseSettings(dim=None, normalise=True), prompts=own
+    )
     np.testing.assert_array_equal(similarities(pretrained), similarities(built))
 
 
@@ -123,14 +125,14 @@ def test_a_checkpoint_of_this_project_starts_with_its_own_similarity(
 
     np.testing.assert_array_equal(similarities(again), similarities(first))
     assert read_stated_retriever(again) == StatedRetriever("mean", normalise, None)
-    assert contradiction(RetrieverSettings(dense=Dense(dim=None, normalise=normalise)), stated(first)) is None
-    assert contradiction(RetrieverSettings(dense=Dense(dim=None, normalise=not normalise)), stated(first))
+    assert contradiction(RetrieverSettings(dense=DenseSettings(dim=None, normalise=normalise)), stated(first)) is None
+    assert contradiction(RetrieverSettings(dense=DenseSettings(dim=None, normalise=not normalise)), stated(first))
 
 
 def test_an_exported_retriever_with_a_projection_states_its_normalisation(store: Store, tmp_path: Path) -> None:
     saved(tmp_path / "given", **LAYOUTS["e5"])
     built = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given")).path
-    model = retriever.load_for_training(built, RetrieverSettings(dense=Dense(dim=8)))
+    model = retriever.load_for_training(built, RetrieverSettings(dense=DenseSettings(dim=8)))
     (folder := tmp_path / "exported").mkdir()
     save_retriever(model, folder, tokenizer=built)
     add_files(folder, query_max_tokens=12, passage_max_tokens=20)
@@ -139,7 +141,7 @@ def test_an_exported_retriever_with_a_projection_states_its_normalisation(store:
 
     np.testing.assert_array_equal(similarities(again), similarities(folder))
     assert stated(folder) == RetrieverSettings(
-        dense=Dense(dim=None, normalise=True), prompts=Prompts(query="music: ", passage="stone: ")
+        dense=DenseSettings(dim=None, normalise=True), prompts=Prompts(query="music: ", passage="stone: ")
     )
 
 
@@ -154,7 +156,7 @@ def test_a_stated_pooling_alone_leaves_the_rest_out_as_before(store: Store, tmp_
 
     built = initialise(source(tmp_path / "given"), settings=backbone(tmp_path / "given", pooling="mean")).path
 
-    assert retriever.read_settings(built) == RetrieverSettings(dense=Dense(dim=None))
+    assert retriever.read_settings(built) == RetrieverSettings(dense=DenseSettings(dim=None))
     assert not (built / retriever.RETRIEVER_SETTINGS).exists()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.layers import bert
+from models.layers.bert import BertForMaskedLM
 from models.papers import ict
 from models.retrievers.retriever import HEADS_FILE
 from storage.errors import UserError
@@ -40,7 +40,7 @@ def test_only_heads_change_in_the_first_steps_and_then_everything(monkeypatch: p
         assert not changed(seen[0], seen[step]) & encoder, step
     assert changed(seen[0], seen[3]) == seen[0].keys() - encoder
     assert changed(seen[0], seen[4]) >= encoder - {"model.bert.embeddings.token_type_embeddings.weight"}
-    assert changed(bert.load(start.path).state_dict(), bert.load(built.path).state_dict())
+    assert changed(BertForMaskedLM.load(start.path).state_dict(), BertForMaskedLM.load(built.path).state_dict())
 
 
 def test_an_interrupted_training_ends_with_equal_weights(

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.retrievers.retriever import RetrieverSettings
-from models.retrievers.retriever_settings import Prompts
-from models.retrievers.views.late import Settings as Late
+from models.retrievers.retriever_settings import Prompts, RetrieverSettings
+from models.retrievers.views.late import LateSettings
 from tasks.retrieval.package_modules import Lengths
 from tasks.retrieval.pylate_layout import fits
 from tasks.retrieval.sentence_transformer_export import add_files
@@ -30,13 +29,14 @@ from tests.tiny import LATE
 PYTHON = "PRETRIEVE_PYLATE_PYTHON"
 NORMALISED = LATE | {"normalise": True}
 KINDS = {
-    "masks": Late(**NORMALISED | {"query_masks": 12}),
-    "a bias and no masks": Late(**NORMALISED | {"bias": True}),
-    "punctuation": Late(**NORMALISED | {"skip_punctuation": False}),
+    "masks": LateSettings(**NORMALISED | {"query_masks": 12}),
+    "a bias and no masks": LateSettings(**NORMALISED | {"bias": True}),
+    "punctuation": LateSettings(**NORMALISED | {"skip_punctuation": False}),
 }
 OTHERS = {
-    "not normalised": Late(**LATE), "more masks than tokens": Late(**NORMALISED | {"query_masks": 10}),
-    "no [CLS]": Late(**NORMALISED | {"use_cls": False}), "no [SEP]": Late(**NORMALISED | {"use_sep": False}),
+    "not normalised": LateSettings(**LATE), "more masks than tokens": LateSettings(**NORMALISED | {"query_masks": 10}),
+    "no [CLS]": LateSettings(**NORMALISED | {"use_cls": False}),
+    "no [SEP]": LateSettings(**NORMALISED | {"use_sep": False}),
 }  # fmt: skip
 SCRIPT = """
 import json, sys

@@ -16,11 +16,11 @@ from models.representation import Pooling
 from models.retrievers import load as loading
 from models.retrievers import towers
 from models.retrievers.bi_encoder import DenseEncoder
-from models.retrievers.retriever import Retriever, RetrieverSettings, save
-from models.retrievers.retriever_settings import Prompts
-from models.retrievers.views.dense import Settings as Dense
-from models.retrievers.views.late import Settings as Late
-from models.retrievers.views.lexical import Settings as Lexical
+from models.retrievers.retriever import Retriever, save
+from models.retrievers.retriever_settings import Prompts, RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
+from models.retrievers.views.late import LateSettings
+from models.retrievers.views.lexical import LexicalSettings
 from storage.store.store import Store
 from tasks.retrieval.encode import TextEncoder
 from tasks.retrieval.sentence_transformer_export import Exported, add_files
@@ -31,23 +31,26 @@ QUERIES = ["river castle", "king", "winter garden, stone. bread music planet oce
 PASSAGES = ["river castle.", "king stone, bread winter", "music", "painter planet castles tree ocean music king " * 3]
 LENGTHS = {"query_max_tokens": 12, "passage_max_tokens": 20}
 PROMPTS = Prompts(query="king of: ", passage="stone, ")
-COLBERT = Late(**LATE | {"normalise": True, "query_masks": 12})
+COLBERT = LateSettings(**LATE | {"normalise": True, "query_masks": 12})
 KINDS: dict[str, tuple[RetrieverSettings, str]] = {
-    "dense": (RetrieverSettings(dense=Dense(dim=None)), "SentenceTransformer"),
-    "projected": (RetrieverSettings(dense=Dense(dim=6)), "SentenceTransformer"),
-    "with a bias": (RetrieverSettings(dense=Dense(dim=6, bias=True)), "SentenceTransformer"),
-    "normalised": (RetrieverSettings(dense=Dense(dim=6, normalise=True)), "SentenceTransformer"),
-    "prompts": (RetrieverSettings(dense=Dense(dim=None, normalise=True), prompts=PROMPTS), "SentenceTransformer"),
-    "SPLADE": (RetrieverSettings(lexical=Lexical(**LEXICAL), prompts=PROMPTS), "SparseEncoder"),
+    "dense": (RetrieverSettings(dense=DenseSettings(dim=None)), "SentenceTransformer"),
+    "projected": (RetrieverSettings(dense=DenseSettings(dim=6)), "SentenceTransformer"),
+    "with a bias": (RetrieverSettings(dense=DenseSettings(dim=6, bias=True)), "SentenceTransformer"),
+    "normalised": (RetrieverSettings(dense=DenseSettings(dim=6, normalise=True)), "SentenceTransformer"),
+    "prompts": (
+        RetrieverSettings(dense=DenseSettings(dim=None, normalise=True), prompts=PROMPTS), "SentenceTransformer"
+    ),
+    "SPLADE": (RetrieverSettings(lexical=LexicalSettings(**LEXICAL), prompts=PROMPTS), "SparseEncoder"),
     "largest weights": (
-        RetrieverSettings(lexical=Lexical(**LEXICAL | {"top_passages": 9, "top_queries": 9})), "SparseEncoder"
+        RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"top_passages": 9, "top_queries": 9})), "SparseEncoder"
     ),
     "ColBERT": (RetrieverSettings(late=COLBERT), "MultiVectorEncoder"),
     "late, few masks": (
-        RetrieverSettings(late=Late(**LATE | {"query_masks": 5, "bias": True}), prompts=PROMPTS), "MultiVectorEncoder"
+        RetrieverSettings(late=LateSettings(**LATE | {"query_masks": 5, "bias": True}), prompts=PROMPTS),
+        "MultiVectorEncoder",
     ),
     "late, words only": (
-        RetrieverSettings(late=Late(**LATE | {"use_cls": False, "use_sep": False})), "MultiVectorEncoder"
+        RetrieverSettings(late=LateSettings(**LATE | {"use_cls": False, "use_sep": False})), "MultiVectorEncoder"
     ),
 }  # fmt: skip
 OF_EVERY_FAMILY = ("normalised", "SPLADE", "ColBERT")
@@ -114,14 +117,23 @@ def test_the_package_has_our_scores(family: str, sharing: str, kind: str, tmp_pa
 
 
 REFUSED: dict[str, tuple[RetrieverSettings, str]] = {
-    "two views": (RetrieverSettings(dense=Dense(dim=None), lexical=Lexical(**LEXICAL)), "adds the scores of dense and"),
-    "another head": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"head": "own"})), "vocabulary head but of own"),
-    "ReLU": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"activation": "relu"})), "the activation relu"),
-    "no [CLS]": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"pool_specials": False})), "leaves out"),
-    "other numbers": (RetrieverSettings(lexical=Lexical(**LEXICAL | {"top_passages": 9})), "other numbers of weights"),
-    "exact matches": (RetrieverSettings(late=Late(**LATE | {"exact_match": True})), "equal tokens only"),
-    "long masks": (RetrieverSettings(late=Late(**LATE | {"query_masks": 13})), "padded with .MASK. to 13"),
-    "private layers": (RetrieverSettings(late=Late(**LATE), shared_layers=1), "layers of its own"),
+    "two views": (
+        RetrieverSettings(dense=DenseSettings(dim=None), lexical=LexicalSettings(**LEXICAL)),
+        "adds the scores of dense and",
+    ),
+    "another head": (
+        RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"head": "own"})),
+        "vocabulary head but of own",
+    ),
+    "ReLU": (RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"activation": "relu"})), "the activation relu"),
+    "no [CLS]": (RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"pool_specials": False})), "leaves out"),
+    "other numbers": (
+        RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"top_passages": 9})),
+        "other numbers of weights",
+    ),
+    "exact matches": (RetrieverSettings(late=LateSettings(**LATE | {"exact_match": True})), "equal tokens only"),
+    "long masks": (RetrieverSettings(late=LateSettings(**LATE | {"query_masks": 13})), "padded with .MASK. to 13"),
+    "private layers": (RetrieverSettings(late=LateSettings(**LATE), shared_layers=1), "layers of its own"),
 }
 
 
@@ -151,7 +163,12 @@ def test_masks_that_transformers_computes_otherwise_do_not_open_there(
     (start := tmp_path / "start").mkdir()
     changes = {"local_attention": 2 * WINDOW} if family == "modernbert" else {}
     model = tiny_family(start, family, pad_token_id=0, **changes)
-    saved(folder := tmp_path / "model", model, "siamese", RetrieverSettings(late=Late(**LATE | {"query_masks": masks})))
+    saved(
+        folder := tmp_path / "model",
+        model,
+        "siamese",
+        RetrieverSettings(late=LateSettings(**LATE | {"query_masks": masks})),
+    )
     shutil.copytree(folder, opened := tmp_path / "opened")
 
     exported = add_files(folder, **LENGTHS)
@@ -168,7 +185,7 @@ def test_masks_that_transformers_computes_otherwise_do_not_open_there(
 @pytest.mark.parametrize("normalise", [False, True])
 def test_truncated_vectors_are_those_of_the_package(normalise: bool, store: Store, tmp_path: Path) -> None:
     package: Any = pytest.importorskip("sentence_transformers")
-    settings = RetrieverSettings(dense=Dense(dim=None, normalise=normalise))
+    settings = RetrieverSettings(dense=DenseSettings(dim=None, normalise=normalise))
     saved(folder := tmp_path / "model", tiny_bert(), "siamese", settings)
     encoder = TextEncoder(folder, truncate_dim=7)
     queries, passages = (encoder(texts, role, 20).dense for texts, role in ((QUERIES, "query"), (PASSAGES, "passage")))

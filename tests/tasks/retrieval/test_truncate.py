@@ -9,7 +9,7 @@ import pytest
 from models.retrievers import retriever
 from models.retrievers.bi_encoder import DenseEncoder
 from models.retrievers.retriever_settings import RetrieverSettings
-from models.retrievers.views import dense
+from models.retrievers.views.dense import DenseSettings
 from storage.artifact import Artifact
 from storage.tables import Passages
 from storage.vectors import Encoded, num_shards, read_shard
@@ -31,7 +31,7 @@ def test_they_equal_those_of_an_encoder_and_their_queries_are_truncated_too(
     passages = written(Passages, [{"passage_id": f"p{n}", "text": text, **blank} for n, text in enumerate(TEXTS)])
     checkpoint = Artifact("train", "k", tmp_path / "checkpoint")
     checkpoint.path.mkdir()
-    settings = RetrieverSettings(dense=dense.Settings(dim=None, normalise=normalise))
+    settings = RetrieverSettings(dense=DenseSettings(dim=None, normalise=normalise))
     retriever.save(retriever.Retriever(DenseEncoder(tiny_bert(), "cls"), settings, tiny_tokenizer()), checkpoint.path)
     save_tokenizer(checkpoint.path)
     monkeypatch.setattr(encoding, "PASSAGES_PER_SHARD", {"dense": 16})

@@ -79,10 +79,10 @@ def test_a_bar_is_given_to_who_watches_and_one_that_is_not_drawn_is_not() -> Non
 def test_a_look_says_what_is_counted_how_fast_and_what_is_left() -> None:
     watching = watch()
     with bar(what="training", unit="steps", total=50_000, done=1_000) as counter:
-        assert watching.look(counter) == (2.0, "training: 1,000 of 50,000 steps")
+        assert watching.progress(counter) == (2.0, "training: 1,000 of 50,000 steps")
         time.sleep(0.1)
         counter.update(11_500)
-        percent, words = watching.look(counter)
+        percent, words = watching.progress(counter)
 
     assert percent == 25.0
     assert re.fullmatch(r"training: 12,500 of 50,000 steps, [\d,]+ steps/s, .+ left", words)
@@ -92,10 +92,10 @@ def test_what_an_earlier_attempt_had_finished_does_not_make_the_rate() -> None:
     watching = watch()
     with bar(what="encoding", unit="passages", total=1000) as counter:
         counter.update(900)  # shards that were found
-        watching.look(counter)
+        watching.progress(counter)
         time.sleep(0.5)
         counter.update(10)
-        _, words = watching.look(counter)
+        _, words = watching.progress(counter)
 
     assert 0 < float(words.removeprefix("encoding: 910 of 1,000 passages, ").split()[0]) <= 20
     assert words.endswith(" left")
@@ -104,10 +104,10 @@ def test_what_an_earlier_attempt_had_finished_does_not_make_the_rate() -> None:
 def test_a_bar_without_an_end_has_no_time_left() -> None:
     watching = watch()
     with bar(what="learning weights", unit="passes") as counter:
-        watching.look(counter)
+        watching.progress(counter)
         counter.update(3)
         time.sleep(0.01)
-        percent, words = watching.look(counter)
+        percent, words = watching.progress(counter)
 
     assert percent == 0.0
     assert words.startswith("learning weights: 3 passes, ")
@@ -165,10 +165,10 @@ def test_a_log_line_has_count_rate_time_left_and_losses(monkeypatch: pytest.Monk
     watching = watch()
     with bar(what="training", unit="steps", total=100, done=10) as counter:
         counter.set_postfix({"mlm": "1.234"}, refresh=False)
-        watching.look(counter)
+        watching.progress(counter)
         time.sleep(0.05)
         counter.update(10)
-        words = watching.look(counter)[1]
+        words = watching.progress(counter)[1]
         watching._log(words, counter)
         assert not lines  # not within the first minute
         watching._logged -= prefect_progress.SECONDS_BETWEEN_LOG_LINES

@@ -16,8 +16,9 @@ from models.pretraining import RawBatch
 from models.retrievers import objective as finetuning
 from models.retrievers.examples import Examples
 from models.retrievers.objective import Finetuning
-from models.retrievers.retriever import Retriever, RetrieverSettings
-from models.retrievers.views import dense
+from models.retrievers.retriever import Retriever
+from models.retrievers.retriever_settings import RetrieverSettings
+from models.retrievers.views.dense import DenseSettings
 from models.row_random import RowRandom
 from models.tokens import Tokenizer, pad
 from tasks.training import loop
@@ -61,7 +62,7 @@ def break_off_twice(train: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 def objective(kind: str, *, dropout: float = 0.0, spread: float = 0.0) -> nn.Module:
     inputs = start(dropout=dropout, spread=spread)
     if kind == "contrast":
-        retriever = Retriever(inputs.encoder, RetrieverSettings(dense=dense.Settings(dim=None)), tiny_tokenizer())
+        retriever = Retriever(inputs.encoder, RetrieverSettings(dense=DenseSettings(dim=None)), tiny_tokenizer())
         return Finetuning(retriever, finetuning.ObjectiveSettings(contrasts=["sum"], temperature=1.0))
     torch.manual_seed(1)
     return Pretraining(inputs, settings(kind))

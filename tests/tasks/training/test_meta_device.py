@@ -33,10 +33,12 @@ import sys
 import torch
 from flows import reproduce
 from models.layers import bert
+from models.layers.bert import BertForMaskedLM
+from models.layers.bert_config import BertConfig
 from tasks.estimates.flops import counting
 from tasks.training.meta_device import on_meta_device
 with on_meta_device():
-    bert.BertForMaskedLM(bert.BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
+    BertForMaskedLM(BertConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1,
                                          intermediate_size=4, max_position_embeddings=4))
 with counting() as counter:
     torch.ones(2, 3) @ torch.ones(3, 4)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from models.representation import Pooling, Representation
-from models.retrievers.views.dense import Settings, View
+from models.retrievers.views.dense import DenseSettings, DenseView
 from models.tokens import pad
 from tests.tiny import SHAPE, tiny_bert
 
@@ -15,7 +15,7 @@ TOKENS = pad([[2, 60, 61, 62, 3], [2, 63, 3], [2, 3]])
 @pytest.mark.parametrize(("dim", "bias"), [(None, False), (7, False), (7, True)])
 def test_vectors_and_scores_by_the_formula(pooling: Pooling, dim: int | None, bias: bool) -> None:
     model = tiny_bert()
-    view = View(model.config, Settings(dim=dim, bias=bias), pooling)
+    view = DenseView(model.config, DenseSettings(dim=dim, bias=bias), pooling)
     if bias and view.projection is not None:
         torch.nn.init.normal_(view.projection.bias)
     hidden = model.bert(TOKENS.ids, TOKENS.mask).detach()
@@ -41,22 +41,22 @@ def test_vectors_and_scores_by_the_formula(pooling: Pooling, dim: int | None, bi
 
 def test_the_projection_is_one_matrix_that_starts_as_berts_do() -> None:
     torch.manual_seed(0)
-    view = View(tiny_bert().config, Settings(dim=384), "cls")
+    view = DenseView(tiny_bert().config, DenseSettings(dim=384), "cls")
 
     assert [(name, parameter.shape) for name, parameter in view.named_parameters()] == [
         ("projection.weight", (384, 32))
     ]
     assert view.projection is not None
     assert view.projection.weight.std().item() == pytest.approx(0.02, rel=0.03)
-    biased = View(tiny_bert().config, Settings(dim=384, bias=True), "cls").projection
+    biased = DenseView(tiny_bert().config, DenseSettings(dim=384, bias=True), "cls").projection
     assert biased is not None
     assert not biased.bias.any()
-    assert not list(View(tiny_bert().config, Settings(dim=None), "cls").parameters())
+    assert not list(DenseView(tiny_bert().config, DenseSettings(dim=None), "cls").parameters())
 
 
 def test_autocast_rounds_nothing() -> None:
     model = tiny_bert()
-    view = View(model.config, Settings(dim=9), "mean")
+    view = DenseView(model.config, DenseSettings(dim=9), "mean")
     hidden = torch.randn(3, 5, 32)
 
     def scores() -> torch.Tensor:
@@ -73,12 +73,12 @@ def test_autocast_rounds_nothing() -> None:
 
 def test_settings_that_are_refused() -> None:
     with pytest.raises(ValueError, match="dim: expected 1 or more"):
-        Settings(dim=0)
+        DenseSettings(dim=0)
     with pytest.raises(ValueError, match="bias: a bias belongs to a projection"):
-        Settings(dim=None, bias=True)
+        DenseSettings(dim=None, bias=True)
     for weight in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="weight: expected a number above 0"):
-            Settings(dim=None, weight=weight)
-    view = View(tiny_bert().config, Settings(dim=None), "cls")
+            DenseSettings(dim=None, weight=weight)
+    view = DenseView(tiny_bert().config, DenseSettings(dim=None), "cls")
     with pytest.raises(ValueError, match="expected a dense part on both sides"):
         view.similarity(Representation(), Representation(dense=torch.ones(1, 2)))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models.representation import Representation, Role
 from models.retrievers.views import late
-from models.retrievers.views.late import Settings, View
+from models.retrievers.views.late import LateSettings, LateView
 from models.tokens import Tokenizer, Tokens, pad
 from tests.tiny import PIECES, tiny_bert
 
@@ -20,9 +20,9 @@ DEFAULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def make(tokenizer: Tokenizer, **changes: Any) -> View:
+def make(tokenizer: Tokenizer, **changes: Any) -> LateView:
     torch.manual_seed(0)
-    return View(tiny_bert().config, Settings(**{**DEFAULT, **changes}), tokenizer)
+    return LateView(tiny_bert().config, LateSettings(**{**DEFAULT, **changes}), tokenizer)
 
 
 def random_texts(count: int, length: int, seed: int, *, negative: bool = False) -> Representation:
@@ -222,7 +222,7 @@ def test_masks_read_the_query_and_the_query_does_not_read_them(tokenizer: Tokeni
     plain, filled = make(tokenizer), make(tokenizer, query_masks=5)
     query, other = pad([[CLS, 60, SEP]]), pad([[CLS, 61, SEP]])
 
-    def vectors(view: View, tokens: Tokens) -> Tensor:
+    def vectors(view: LateView, tokens: Tokens) -> Tensor:
         read = view.augmented(tokens, "query")
         hidden = model.bert(read.ids, read.mask, unattended_BL=read.unattended)
         return cast(Tensor, view(hidden, read, "query", model).tokens)

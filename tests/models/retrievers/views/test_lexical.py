@@ -10,7 +10,7 @@ from torch import Tensor
 from models.layers.bert import BertForMaskedLM
 from models.layers.max_logits import max_logits
 from models.representation import Representation, Role
-from models.retrievers.views.lexical import Settings, View, flops, largest, mean_nonzero
+from models.retrievers.views.lexical import LexicalSettings, LexicalView, flops, largest, mean_nonzero
 from models.tokens import Tokenizer, Tokens, pad
 from tests.tiny import SHAPE, tiny_bert
 
@@ -20,8 +20,8 @@ DEFAULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def settings(**changes: Any) -> Settings:
-    return Settings(**{**DEFAULT, **changes})
+def settings(**changes: Any) -> LexicalSettings:
+    return LexicalSettings(**{**DEFAULT, **changes})
 
 
 def random_tokens(count: int, seed: int) -> Tokens:
@@ -30,13 +30,15 @@ def random_tokens(count: int, seed: int) -> Tokens:
     return pad([[2, *torch.randint(5, V, (length,), generator=random).tolist(), 3] for length in lengths])
 
 
-def weights(view: View, model: BertForMaskedLM, tokens: Tokens, role: Role = "passage") -> Tensor:
+def weights(view: LexicalView, model: BertForMaskedLM, tokens: Tokens, role: Role = "passage") -> Tensor:
     result = view(model.bert(tokens.ids, tokens.mask), tokens, role, model)
     assert (result.dense, result.tokens, result.token_mask, result.token_ids) == (None,) * 4
     return cast(Tensor, result.lexical)
 
 
-def slow(hidden_BLH: Tensor, tokens: Tokens, chosen: Settings, model: BertForMaskedLM, top: int | None) -> Tensor:
+def slow(
+    hidden_BLH: Tensor, tokens: Tokens, chosen: LexicalSettings, model: BertForMaskedLM, top: int | None
+) -> Tensor:
     """Double precision, the activation before the maximum, one word piece at a time."""
     words, head = model.bert.embeddings.word_embeddings.weight.double(), model.cls.predictions
     rows = []
@@ -72,11 +74,11 @@ def test_weights_by_the_formula(
     chosen = settings(activation=activation, head=head, pool_specials=pool_specials, top_passages=top)
     hidden = model.bert(tokens.ids, tokens.mask)
 
-    result = weights(View(model.config, chosen, tokenizer), model, tokens)
+    result = weights(LexicalView(model.config, chosen, tokenizer), model, tokens)
 
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, slow(hidden, tokens, chosen, model, top), rtol=1e-5, atol=1e-5)
-    everything = weights(View(model.config, chosen, tokenizer), model, tokens, "query")
+    everything = weights(LexicalView(model.config, chosen, tokenizer), model, tokens, "query")
     torch.testing.assert_close(everything, slow(hidden, tokens, chosen, model, None), rtol=1e-5, atol=1e-5)
 
 
@@ -84,7 +86,7 @@ def test_padding_never_votes_even_where_all_logits_are_negative(tokenizer: Token
     model = tiny_bert()
     with torch.no_grad():
         model.cls.predictions.bias.sub_(1000)
-    view = View(model.config, settings(activation="none"), tokenizer)
+    view = LexicalView(model.config, settings(activation="none"), tokenizer)
     alone, padded = pad([[2, 60, 61, 3]]), pad([[2, 60, 61, 3], [2, 60, 61, 62, 63, 64, 65, 3]])
 
     wanted = weights(view, model, alone)[0]
@@ -96,7 +98,7 @@ def test_padding_never_votes_even_where_all_logits_are_negative(tokenizer: Token
 @pytest.mark.parametrize("activation", ["log1p_relu", "relu", "none"])
 def test_a_text_with_nothing_to_pool_is_zero_and_has_no_gradient(tokenizer: Tokenizer, activation: str) -> None:
     model = tiny_bert()
-    view = View(model.config, settings(activation=activation, pool_specials=False, top_passages=3), tokenizer)
+    view = LexicalView(model.config, settings(activation=activation, pool_specials=False, top_passages=3), tokenizer)
     tokens = Tokens(
         torch.tensor([[2, 60, 3], [2, 3, 0], [0, 0, 0]]), torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0]]) > 0
     )
@@ -121,8 +123,8 @@ def test_the_head_sees_only_what_is_pooled(tokenizer: Tokenizer) -> None:
     model.cls.predictions.transform.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].shape[0]))
     tokens = pad([[2, 60, 61, 62, 3], [2, 60, 3]])
 
-    weights(View(model.config, settings(), tokenizer), model, tokens)
-    weights(View(model.config, settings(pool_specials=False), tokenizer), model, tokens)
+    weights(LexicalView(model.config, settings(), tokenizer), model, tokens)
+    weights(LexicalView(model.config, settings(pool_specials=False), tokenizer), model, tokens)
 
     assert seen == [8, 4]
 
@@ -154,12 +156,12 @@ def test_what_is_kept_by_hand() -> None:
 
 def test_only_what_is_kept_has_a_gradient(tokenizer: Tokenizer) -> None:
     model, tokens = tiny_bert(), random_tokens(4, seed=5)
-    view = View(model.config, settings(activation="none", head="embeddings", top_passages=6), tokenizer)
-    full = View(model.config, settings(activation="none", head="embeddings"), tokenizer)
+    view = LexicalView(model.config, settings(activation="none", head="embeddings", top_passages=6), tokenizer)
+    full = LexicalView(model.config, settings(activation="none", head="embeddings"), tokenizer)
     upstream = torch.randn(4, V)
     hidden = model.bert(tokens.ids, tokens.mask).detach()
 
-    def gradient(of: View, scale: Tensor) -> Tensor:
+    def gradient(of: LexicalView, scale: Tensor) -> Tensor:
         leaf = hidden.clone().requires_grad_()
         (of(leaf, tokens, "passage", model).lexical * scale).sum().backward()
         assert leaf.grad is not None
@@ -173,8 +175,8 @@ def test_only_what_is_kept_has_a_gradient(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("top", [1, 9, V])
 def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokenizer, activation: str, top: int) -> None:
     model, queries, passages = tiny_bert(), random_tokens(3, seed=1), random_tokens(5, seed=2)
-    whole = View(model.config, settings(activation=activation, pool_specials=False), tokenizer)
-    view = View(model.config, settings(activation=activation, pool_specials=False, top_passages=top), tokenizer)
+    whole = LexicalView(model.config, settings(activation=activation, pool_specials=False), tokenizer)
+    view = LexicalView(model.config, settings(activation=activation, pool_specials=False, top_passages=top), tokenizer)
     query_weights, kept = weights(view, model, queries, "query"), weights(view, model, passages)
 
     results = view.similarity(Representation(lexical=query_weights), Representation(lexical=kept))
@@ -192,7 +194,7 @@ def test_dup_maes_score_is_gathered_at_what_the_passage_keeps(tokenizer: Tokeniz
 
 def test_queries_keep_their_own_number(tokenizer: Tokenizer) -> None:
     model, tokens = tiny_bert(), random_tokens(4, seed=7)
-    view = View(model.config, settings(activation="none", top_queries=3, top_passages=8), tokenizer)
+    view = LexicalView(model.config, settings(activation="none", top_queries=3, top_passages=8), tokenizer)
 
     assert (weights(view, model, tokens, "query") != 0).sum(1).tolist() == [3] * 4
     assert (weights(view, model, tokens, "passage") != 0).sum(1).tolist() == [8] * 4
@@ -210,7 +212,7 @@ def test_flops_and_how_many_pieces_weigh_by_hand() -> None:
 
 def test_autocast_rounds_no_weight_and_no_score(tokenizer: Tokenizer) -> None:
     model = tiny_bert()
-    view = View(model.config, settings(), tokenizer)
+    view = LexicalView(model.config, settings(), tokenizer)
     built = Representation(lexical=torch.rand(4, V) * 3)
     exact = view.similarity(built, built)
     tokens = random_tokens(3, seed=9)
@@ -238,6 +240,6 @@ def test_settings_that_are_refused(tokenizer: Tokenizer) -> None:
         with pytest.raises(ValueError, match=message):
             settings(**changes)
     with pytest.raises(ValueError, match=rf"lexical\.top_passages: expected at most the vocabulary's {V}, got {V + 1}"):
-        View(tiny_bert().config, settings(top_passages=V + 1), tokenizer)
+        LexicalView(tiny_bert().config, settings(top_passages=V + 1), tokenizer)
     with pytest.raises(ValueError, match="expected a lexical part on both sides"):
-        View(tiny_bert().config, settings(), tokenizer).similarity(Representation(), Representation())
+        LexicalView(tiny_bert().config, settings(), tokenizer).similarity(Representation(), Representation())

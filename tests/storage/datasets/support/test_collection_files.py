@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from storage.datasets.support.collection_files import kind, read_documents
 from storage.errors import UserError
-from storage.imports.collection_files import kind, read_documents
 
 ROWS = [("a", "Rivers", "Water flows, slowly."), ("b", "", 'He said "no"\nand left.'), ("c", "Ünïcode", "河")]
 

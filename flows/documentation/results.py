@@ -1,4 +1,4 @@
-"""Write the documents' results from the files in `results/`: `python -m flows.study.write_docs`.
+"""Write the documents' results from the files in `results/`: `python -m flows.documentation.results`.
 
 Numbers in documents are never typed by hand: a test compares the documents with what this writes.
 """

@@ -20,7 +20,6 @@ GLASGOW = "http://ir.dcs.gla.ac.uk/resources/test_collections"
 GITHUB_FILES = "https://raw.githubusercontent.com"
 FOR_RESEARCH = "MS MARCO is for non-commercial research only (https://microsoft.github.io/msmarco)"
 BEIR, HUB = "beir/", "hub:"
-UNFINISHED = ".fetching"  # the folder of downloads that are not complete; it is removed when all are
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.matrix.grid import grid_of, seeds_of, split_values
 from flows.matrix.planned_grid import PlannedGrid
+from flows.recipe.grid import grid_of, seeds_of, split_values
 from flows.recipe.shipped import SHIPPED
 from storage.errors import UserError
 from storage.store.store import Store

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from storage.datasets import beir
+from storage.datasets.support.html_texts import read_page
 from storage.errors import UserError
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
 from storage.formats.records import TextRow
-from storage.imports.html_texts import read_page
 from storage.rows import read_foreign_parquet
 
 TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract")
