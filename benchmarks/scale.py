@@ -129,7 +129,8 @@ def reproductions(costs: Result, steps: Result) -> Iterator[str]:
         "that of [the recipe's own step](#steps-on-a-gpu), else of the stage's first step there. It was measured on "
         f"an {steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. Teacher and "
         f"search are assumed to reach {TARGET:.0%}, and queries, which are generated a token at a time, "
-        f"{WRITING:.0%}."
+        f"{WRITING:.0%}. `pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder "
+        "only, each operation at the rate that fits all measured steps."
     )
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "

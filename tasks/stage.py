@@ -81,9 +81,15 @@ def look_up(job: Job, current: Session) -> Done:
 def report_done(job: Job, current: Session, manifest: Manifest, cached: bool) -> Done:
     """Print that the artifact of a job is complete, and return its record for the report."""
     rows = f", {manifest.rows:,} rows" if manifest.rows is not None else ""
-    how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s"
+    how = "cached" if cached else f"built in {manifest.built['seconds']:.1f} s{_attempts(manifest)}"
     current.print_line(f"{job.label}: {how}{rows}")
     return _done(job, manifest, cached)
+
+
+def _attempts(manifest: Manifest) -> str:
+    """Return the number of attempts in words where earlier ones were interrupted: their time is included."""
+    number = manifest.built.get("attempts", 1)  # absent in what older versions built
+    return f" in {number} attempts" if number > 1 else ""
 
 
 def _done(job: Job, manifest: Manifest | None, cached: bool) -> Done:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CostEstimate, cost_key, in_hours, passes_texts
+from flows.plan.costs import CostEstimate, cost_key, in_hours, in_words_of_time, passes_texts
 from flows.plan.gpus import Gpu
 from storage.store import sources
 from tasks.estimates.capacity import Capacity
@@ -156,3 +156,14 @@ def gpu_table(name: str, needs: list[Need]) -> Table:
         size = in_units(need.peak_bytes)
         table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, hours, fits)
     return table
+
+
+def gpu_total(name: str, needs: Sequence[Need], num_stages: int) -> str:
+    """Return the hours of all stages of the table in words, and what they leave out; empty where none is known."""
+    known = [need.hours for need in needs if need.hours is not None]
+    if not known:
+        return ""
+    return (
+        f"in total on one {name}: at most {in_words_of_time(sum(known))}, for {len(known)} of {num_stages} stages; the "
+        "others run no encoder, such as generate_queries and search, or their number of texts is not known"
+    )

@@ -14,7 +14,7 @@ from rich.table import Table
 from flows.plan.costs import CHECKPOINT, in_hours, in_powers, in_words_of_time
 from flows.plan.counts import in_words
 from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
-from flows.plan.gpu_needs import gpu_table
+from flows.plan.gpu_needs import gpu_table, gpu_total
 from flows.plan.gpus import Gpu, find_gpu
 from flows.terminal import Terminal, say, say_json
 from tasks.runtime.formatting import duration, in_units, short
@@ -72,6 +72,8 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     say(legend(plan.rows))
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
+        if on_gpu := gpu_total(Path(gpu).stem, plan.needs, len(plan.rows)):
+            say(on_gpu)
         say(figures.rates(Path(gpu).stem))
         say("memory and bytes are counted, every text at its full length; docs/scale.md compares them with an H100")
     for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):

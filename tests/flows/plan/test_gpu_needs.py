@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.plan.costs import in_words_of_time
 from flows.plan.gpus import GIB, Gpu, find_gpu
 from flows.plan.show import show_plan
 from flows.recipe.shipped import GPUS, shipped_recipes
@@ -56,7 +57,9 @@ def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
     printed = capsys.readouterr().out
     [line] = [line for line in printed.splitlines() if line.startswith("│ pretrain") and "MiB" in line]
     assert line.rstrip("│ ").endswith("yes")
-    assert "on one small" in printed
+    hours = sum(stage["hours"] for stage in stages.values())
+    [total] = [line for line in printed.splitlines() if line.startswith("in total on one small: at most ")]
+    assert f"at most {in_words_of_time(hours)}, for {len(planned['stages'])} of " in total
     assert "matrix products reach 41% of the peak" in printed
     assert "GFLOP/s" not in printed, "this machine was measured"
     assert "compares them with an H100" in printed

@@ -78,13 +78,15 @@ def test_a_manifest_has_the_cost_of_all_attempts(tmp_path: Path) -> None:
     with session(Session(store, execution)), pytest.raises(RuntimeError, match="cut off"):
         fail_once()
 
-    with session(Session(store, execution)):
+    lines: list[str] = []
+    with session(Session(store, execution, print_line=lines.append)):
         artifact = fail_once()
 
     manifest = Manifest.from_json((artifact.path / "manifest.json").read_text())
     assert manifest.built["attempts"] == 2
     assert manifest.built["seconds"] >= 1.0
     assert not (artifact.path / "scratch").exists()
+    assert lines[-1].endswith(" s in 2 attempts, 1 rows")
 
 
 def test_a_note_that_cannot_be_written_does_not_end_the_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
