@@ -69,7 +69,7 @@ def generate_queries(
     replace: ResampledQueries = "",
 ) -> None:
     """Bring a corpus of pseudo-queries up to date: split, write what is missing, filter, compare, show the page."""
-    from flows.queries.build import planned_corpus, record_version
+    from flows.queries.build import page_heading, planned_corpus, record_version
     from flows.queries.chain import corpus
     from flows.queries.page import show_queries
     from flows.queries.regenerate import replace as replace_queries
@@ -82,7 +82,8 @@ def generate_queries(
     with noted(plan.store, "generate_queries", recipe, needed_references(plan.jobs.values())) as note:
         current = _run(plan, plan.jobs, recipe, changes, note)
         with session(current):
-            result = record_version(corpus(settings, plan.store), recipe_name(path), plan.store)
+            heading = page_heading(settings, recipe_name(path), changes)
+            result = record_version(corpus(settings, plan.store), recipe_name(path), plan.store, heading)
         note.finish()
     show_lineage(recipe_name(path), list(current.done.values()))
     show_queries(recipe_name(path), result.page)

@@ -114,8 +114,12 @@ class Session:
     """The number of stages of the run, for its progress; None where it is not known."""
 
     def progress(self) -> str:
-        """Return the position of the stage that begins, in words: ` [12/40]`; nothing where the number is not known."""
-        return "" if self.num_stages is None else f" [{len(self.done) + 1}/{self.num_stages}]"
+        """Return the position of the stage that begins, in words: ` [12/40]`.
+
+        It is empty where the number is not known, and for what follows the planned stages.
+        """
+        position = len(self.done) + 1
+        return "" if self.num_stages is None or position > self.num_stages else f" [{position}/{self.num_stages}]"
 
 
 _session: contextvars.ContextVar[Session] = contextvars.ContextVar("session")

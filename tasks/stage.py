@@ -18,7 +18,6 @@ from storage.artifact import Artifact, File, Manifest, hash_of
 from storage.files import full_disk_explained
 from storage.rows import num_rows
 from storage.settings import Settings
-from storage.store import begun_runs
 from storage.store.store import Store
 from storage.tables import Table
 from tasks.job import Input, Job, StageDefinition, needed_references
@@ -63,7 +62,6 @@ def run_job(job: Job, current: Session) -> Done:
     manifest = current.store.up_to_date(job.stage.name, job.key)
     cached = manifest is not None
     if not cached:
-        begun_runs.begin()
         current.print_line(f"{job.label} …{current.progress()}")
     if in_flow_run():
         from tasks.runtime.prefect_task import run_as_task

@@ -51,6 +51,7 @@ def _fetch_all(name: str, collection: Official, remotes: list[Remote], folder: P
     progress = _announce(name, collection, waiting, folder)
     for remote in waiting:
         _fetch_one(remote, folder, progress)
+    _remove_empty(folder / UNFINISHED)
 
 
 @contextlib.contextmanager
@@ -65,17 +66,16 @@ def _only_fetch(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); name another folder") from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{folder}: another `pretrieve fetch` writes it; wait for its end") from None
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"{folder}: another `pretrieve fetch` writes it; wait for its end") from None
+    try:
         begun_runs.begin()
         yield
     finally:
+        _remove_where_nothing_was_fetched(folder)
         os.close(descriptor)
-        _remove_empty(folder / UNFINISHED)
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # only where nothing was fetched
 
 
 def _selected(name: str, collection: Official, without: Collection[str]) -> list[Remote]:
@@ -93,6 +93,14 @@ def _remove_empty(folder: Path) -> None:
         if path.is_dir():
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+def _remove_where_nothing_was_fetched(folder: Path) -> None:
+    """Remove a collection's folder without files. Where one is there, `UNFINISHED` says that others may be missing."""
+    with contextlib.suppress(OSError):
+        if [path.name for path in folder.iterdir()] == [UNFINISHED]:
+            _remove_empty(folder / UNFINISHED)
+        folder.rmdir()
 
 
 def _is_complete(remote: Remote, folder: Path) -> bool:

@@ -22,9 +22,19 @@ def detail(job: Job, jobs: Mapping[str, Job]) -> str:
 
 
 def system(job: Job, jobs: Mapping[str, Job]) -> str:
-    """Return the round of a stage or, for a search without one, the variant of BM25."""
+    """Return the round of a stage or, for a search without one, the variant of BM25: by its name in the report."""
     if job.round or job.stage.name != search.name:
         return job.round
     searched = jobs.get(str(job.references["index"]))
-    expanded = searched is not None and searched.references.get("pseudo_queries") is not None
-    return "bm25_doc2query" if expanded else "bm25"
+    if searched is None:
+        return "bm25"
+    if searched.references.get("pseudo_queries") is not None:
+        return "bm25_doc2query"
+    passages = jobs.get(str(searched.references["passages"]))
+    is_other = passages is not None and passages.values.get("titles") is False and _has_titles(jobs)
+    return "bm25_without_titles" if is_other else "bm25"
+
+
+def _has_titles(jobs: Mapping[str, Job]) -> bool:
+    """Return whether some passages of a plan have titles: those without are then those of another system."""
+    return any(job.values.get("titles") is True for job in jobs.values())

@@ -107,11 +107,17 @@ def built(
     with noted(store, "queries build", title, needed_references(plan.jobs.values())) as current.note:
         missing = print_stages(f"pseudo-queries of {collection}", steps, current)
         is_flow = with_server and missing and _is_a_flow(plan, store)
-        shown = f"{collection} ({title})" if given_collection(recipe, changes) else title
+        shown = page_heading(recipe, title, changes)
         flow_name = run_name(title, recipe.seed, changes) if is_flow else None
         result = _run(recipe, title, current, flow_name, shown)
         current.note.finish()
     return result
+
+
+def page_heading(recipe: Recipe[Any], title: str, changes: Sequence[str]) -> str:
+    """Return the heading of a version's page: the collection that the user gave, and the version's name."""
+    given = given_collection(recipe, changes)
+    return f"{given} ({title})" if given else title
 
 
 def _is_a_flow(plan: Session, store: Store) -> bool:

@@ -82,7 +82,10 @@ def _index(text: str, values: list[Any]) -> int | None:
 def given_collection(recipe: Recipe[Any], changes: Sequence[str]) -> str | None:
     """Return the file or folder name of the collection that the user gave in place of the recipe's; None for its own.
 
-    A recipe's title and description are of its own collection.
+    A recipe's title and description are of its own collection. A URL's parameters may be secret and are left out.
     """
     is_given = any(change.partition("=")[0] == "dataset.path" for change in changes)
-    return Path(recipe.dataset.path).name if is_given and recipe.dataset.path else None
+    if not is_given or not recipe.dataset.path:
+        return None
+    scheme, separator, address = recipe.dataset.path.partition("://")
+    return Path(address.rpartition("@")[2].partition("?")[0] if separator else scheme).name

@@ -18,7 +18,7 @@ def rehearse(
     recipe: RecipeName,
     passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
     queries: Annotated[
-        int | None, typer.Option(metavar="N", help="At most N train queries; else one for 16 passages.", min=1)
+        int | None, typer.Option(metavar="N", help="At most N queries of a split; else one for 16 passages.", min=1)
     ] = None,
     limit: Annotated[float, typer.Option(metavar="SECONDS", help="The most time of each stage.")] = 1_800,
     changes: Changes = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -69,9 +70,9 @@ def rehearse(
 ) -> None:
     """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks.
 
-    There is a train query for every sixteenth passage, but at most `queries`. A stage that takes longer than `limit`
-    seconds ends the rehearsal; the table then has the stages before it. The smallest possible run comes first, and is
-    not measured: a process compiles its kernels and starts Java only once.
+    There is a train query for every sixteenth passage, but at most `queries`, and no more in an evaluated split. A
+    stage that takes longer than `limit` seconds ends the rehearsal; the table then has the stages before it. The
+    smallest possible run comes first, and is not measured: a process compiles its kernels and starts Java only once.
     """
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
@@ -82,7 +83,8 @@ def rehearse(
     query_every = max(QUERY_EVERY, -(-passages // queries)) if queries else QUERY_EVERY
     inputs = Inputs(recipe, path, changes, query_every)
     progress = unwrapped(stderr=True)
-    _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
+    with contextlib.suppress(UserError):  # a sample, an analysis or an index may need more; the measured runs say so
+        _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
     runs: list[Run] = []
     for size in sizes:  # the larger size would exceed the limit where the smaller does
         most = len(runs[0].calls) if runs else None
@@ -113,8 +115,8 @@ def rehearse(
     )
     if query_every > QUERY_EVERY:
         say(
-            f"one passage in {query_every:,} has a train query, one in 17 of MS MARCO's: with its queries, search, "
-            f"label_passages and mine take about {query_every / 17:,.0f} times as long"
+            f"one passage in {query_every:,} has a train query, one in 17 of MS MARCO's: with its queries, "
+            f"label_passages, the searches of mining and mine take about {query_every / 17:,.0f} times as long"
         )
     if true_steps:
         console.print(steps_table(true_steps))

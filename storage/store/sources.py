@@ -6,9 +6,10 @@ import contextlib
 import contextvars
 import importlib.util
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from storage import datasets
 from storage.artifact import Source, source_of
@@ -41,8 +42,11 @@ class _Collected:
     messages: list[str]
     asks_hub: bool
     """Whether hubs and object stores are contacted, as by a run; a plan takes what is on this machine."""
+    errors: dict[str, UserError] = field(default_factory=dict)
+    """The error of each model and collection, so that no hub is asked twice for what it does not have."""
 
 
+_T = TypeVar("_T")
 _missing: contextvars.ContextVar[_Collected | None] = contextvars.ContextVar("missing", default=None)
 
 
@@ -76,8 +80,9 @@ def reported_together() -> Iterator[list[str]]:
         raise UserError(_in_one_message(problems))
 
 
-def _in_one_message(problems: list[str]) -> str:
-    """Return the only problem, or all of them with numbers."""
+def _in_one_message(messages: list[str]) -> str:
+    """Return the only problem, or all of them with numbers, each once."""
+    problems = list(dict.fromkeys(messages))
     if len(problems) == 1:
         return problems[0]
     return f"{len(problems)} problems: " + "; ".join(f"({n}) {problem}" for n, problem in enumerate(problems, 1))
@@ -107,6 +112,20 @@ def _absent(name: str, error: UserError) -> Absent:
     return Absent(name, Path(name))
 
 
+def _asked_once(name: str, find: Callable[[], _T]) -> _T:
+    """Return what is found under a name; in a block that collects errors, repeat a known one instead of searching."""
+    collected = _missing.get()
+    if collected is None:
+        return find()
+    if name in collected.errors:
+        raise collected.errors[name]
+    try:
+        return find()
+    except UserError as error:
+        collected.errors[name] = error
+        raise
+
+
 def package(name: str, why: str) -> None:
     """Require an installed Python package. `why` is the error message where it is not."""
     if importlib.util.find_spec(name) is None:
@@ -117,7 +136,7 @@ def dataset(reader: str, path: str | None, part: str, split: str | None = None) 
     """Return the files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
     loader = datasets.dataset_loader(reader)
     try:
-        folder = locate(path, reader)
+        folder = _asked_once(f"{reader} {path}", lambda: locate(path, reader))
         return source_of(folder, loader.files(folder, part, split))
     except UserError as error:
         return _absent("/".join(filter(None, (reader, path, part, split))), error)
@@ -193,7 +212,7 @@ def weights(name: str) -> Source:
     A folder is searched where collections are, and identified by its files' contents; a hub model by its commit.
     """
     try:
-        return _weights(name)
+        return _asked_once(name, lambda: _weights(name))
     except UserError as error:
         return _absent(name, error)
 

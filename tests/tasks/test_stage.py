@@ -226,3 +226,14 @@ def test_a_killed_builder_leaves_no_lock_and_nothing_that_looks_whole(tmp_path: 
 
     assert "waiting" not in output
     assert "done" in output
+
+
+def test_the_position_of_a_stage_is_known_as_long_as_it_was_planned(store: Store) -> None:
+    current = Session(store)
+    assert current.progress() == ""
+
+    current.num_stages = 1
+    assert current.progress() == " [1/1]"
+    with session(current):
+        count(settings=Count(number=1))
+    assert current.progress() == ""

@@ -135,7 +135,7 @@ def highest(rows: Sequence[Row], main: str, metric: str) -> str:
     `rows` are those of one split: `highest MRR@10: hybrid, 0.880 (retriever_2: 0.790)`.
     """
     values = {row["run"]: row["value"] for row in rows if row["metric"] == metric}
-    best = max(values, key=lambda run: values[run])
+    best = max(values, key=lambda run: (round(values[run], 3), run == main))
     ours = "" if best == main else f" ({main}: {values[main]:.3f})"
     return f"highest {metric}: {best}, {values[best]:.3f}{ours}"
 

@@ -11,6 +11,7 @@ import pytest
 from flows.plan.plan import planned
 from flows.queries.build import built
 from flows.queries.dry_run import show_dry_run
+from flows.recipe.changes import given_collection
 from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store import sources
@@ -93,3 +94,35 @@ def test_a_broken_model_is_reported_where_the_collection_is_right(model: Path, t
 
     with pytest.raises(UserError, match=BROKEN_MODEL):
         built("small/beir", tmp_path / "store", without_queries(tmp_path / "texts.csv", model), print_line=print)
+
+
+def test_a_hub_is_asked_once_for_a_model_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[str] = []
+
+    def lacks(name: str) -> None:
+        requests.append(name)
+        raise UserError(f"{name}: the hub lacks it")
+
+    monkeypatch.setattr(sources, "_from_hub", lacks)
+
+    def block() -> None:
+        with sources.reported_together() as problems:
+            for _ in range(3):
+                sources.weights("nothing/here")
+            problems += problems  # a problem that is found twice is named once
+
+    with pytest.raises(UserError, match=r"^nothing/here: the hub lacks it$"):
+        block()
+    assert requests == ["nothing/here"]
+
+
+@pytest.mark.parametrize(("path", "shown"), [
+    ("my/texts.csv", "texts.csv"), ("s3://bucket/coll?token=hunter2", "coll"), ("https://user:pw@host/a/b", "b"),
+    ("https://user:pw@host", "host"),
+])  # fmt: skip
+def test_the_name_of_a_given_collection_has_no_secrets(path: str, shown: str) -> None:
+    changes = [f"dataset.path={path}"]
+    recipe, _ = load_recipe("small/beir", changes)
+
+    assert given_collection(recipe, changes) == shown
+    assert given_collection(recipe, []) is None

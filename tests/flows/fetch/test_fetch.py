@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import importlib.util
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -269,3 +271,29 @@ def test_ir_datasets_knows_the_addresses_that_are_its_own(remote: Remote, publis
     if not remote.is_source and not known.startswith("hub:"):
         special = {"2019qrels-pass.txt", "2020qrels-pass.txt"}
         assert known.endswith(remote.names[0]) or remote.names[0] in special
+
+
+def test_a_collection_of_which_a_file_is_missing_stays_marked_as_unfinished(
+    publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher.files = {"/first.parquet": b"PAR1 and more"}
+    remotes = tuple(Remote(f"{publisher.url}/{name}.parquet", (f"{name}.parquet",)) for name in ("first", "second"))
+    monkeypatch.setitem(official_files.OFFICIAL, "tiny", Official(remotes, "terms"))
+
+    with pytest.raises(UserError, match="answers HTTP 404"):
+        fetch("tiny", tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [UNFINISHED, "first.parquet"]
+
+
+def test_a_fetch_that_another_excludes_leaves_its_folders(publisher: Publisher, tmp_path: Path) -> None:
+    (tmp_path / UNFINISHED).mkdir()
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(UserError, match="another `pretrieve fetch` writes it"):
+            fetch("msmarco", tmp_path)
+    finally:
+        os.close(descriptor)
+
+    assert (tmp_path / UNFINISHED).is_dir()

@@ -84,3 +84,12 @@ def test_searches_are_told_apart_by_their_split_and_system(tmp_path: Path, monke
     ingested = [stage["stage"] for stage in rows if stage["stage"].startswith("ingest_")]
     assert len(set(ingested)) == len(ingested) == 5
     assert max(len(stage["stage"]) for stage in rows) == len("pseudo_queries_as_queries")  # no wider than before
+
+
+def test_bm25_without_titles_is_a_system_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
+    changes = ["evaluate.bm25_without_titles=true", "split.titles=true", "dataset.path=nowhere"]
+    stages = estimated("small/beir", tmp_path / "store", changes, find_gpu("h200")).rows
+
+    systems = [stage.system for stage in stages if stage.stage == "search" and not stage.round]
+    assert {"bm25", "bm25_without_titles"} <= set(systems)

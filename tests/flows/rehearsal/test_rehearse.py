@@ -14,6 +14,7 @@ from flows.rehearsal.rehearse import num_passages, rehearse
 from flows.rehearsal.synthetic import Size, Splits, write_collection
 from flows.rehearsal.time_limit import OverTime, time_limit
 from storage.datasets import beir
+from storage.errors import UserError
 from storage.formats.ids import in_slice
 from tests.flows.test_json_output import has_documented_fields
 
@@ -75,6 +76,22 @@ def test_a_stage_that_takes_too_long_ends_the_rehearsal(
     assert "│ split_corpus" not in printed
     assert started.count("split_corpus") == 2  # also in the run that is not measured, and not with more passages
     assert started.count("ingest_corpus") == 3
+
+
+def test_a_recipe_that_needs_more_than_the_smallest_run_is_rehearsed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needs_more(inputs: rehearsal.Inputs, passages: int, *rest: object) -> rehearsal.Run:
+        if passages == rehearsal.FEWEST:
+            raise UserError("expected at least 100 queries with a positive, found 63")
+        return rehearsal.Run([])
+
+    monkeypatch.setattr(rehearsal, "_measure", needs_more)
+    monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path, report: ([], []))
+
+    rehearse("sim_cse", 8000, None, 10.0, [], as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["stages"] == []
 
 
 def _rows(result: dict[str, Any], stage: str) -> int:

@@ -95,3 +95,9 @@ def test_the_best_system_is_named_with_the_headlines() -> None:
 def test_metrics_with_equal_values_in_every_system_are_named() -> None:
     assert equal_metrics(ROWS) == ["success@50 equals recall@50 here, in every system"]
     assert equal_metrics([*ROWS[:-1], ROWS[-1] | {"value": 0.96}]) == []
+
+
+def test_a_tie_of_printed_values_is_the_headlines() -> None:
+    rows = [{"run": run, "metric": "MRR@10", "value": value} for run, value in (("bm25", 0.50004), ("dense", 0.5))]
+
+    assert highest(rows, "dense", "MRR@10") == "highest MRR@10: dense, 0.500"
