@@ -111,6 +111,8 @@ class TrueShapes:
         least = work.memory.rows_per_text
         work.step.objective.to(choose_device()).train()
         first = _seconds(work, texts=1, chunk=None)  # the first step of a process is slow
+        if first > self.limit:  # as in bfloat16 on a CPU that only emulates it
+            return least, first * work.batch, work.memory.peak(work.batch, least)
         one_text = first if first > self.limit / 4 else _seconds(work, texts=1, chunk=None)
         texts = max(1, min(chunk // least, int(self.limit / 4 / one_text)))
         chunk, total = texts * least, work.batch * least

@@ -84,6 +84,25 @@ def test_further_chunks_take_as_long_as_the_second(
     assert pretraining.seconds == pytest.approx(10 + 31 * 14)
 
 
+def test_only_one_text_is_measured_where_it_takes_longer_than_the_limit(
+    planned_recipe: tuple[CostEstimate, list[Done]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def seconds(work: object, texts: int, chunk: int | None) -> float:
+        measured.append(texts)
+        return 2 * LIMIT
+
+    monkeypatch.setattr(true_shapes, "_seconds", seconds)
+    estimate, steps = planned_recipe
+
+    pretraining = next(TrueShapes(estimate, 1000 * MEBIBYTE, LIMIT).of(steps))
+
+    assert isinstance(pretraining, TrueStep)
+    assert measured == [1]
+    assert (pretraining.chunk, pretraining.seconds) == (2, 64 * 2 * LIMIT)
+
+
 def test_a_precision_of_null_is_that_of_the_device(planned_recipe: tuple[CostEstimate, list[Done]]) -> None:
     estimate, _ = planned_recipe
     capacity, pretraining = TrueShapes(estimate, 1000 * MEBIBYTE, LIMIT).capacity, estimate.recipe.pretrain
