@@ -9,7 +9,6 @@ import yaml
 
 from flows.documentation import readme
 from flows.recipe.shipped import PROJECT, shipped_recipes
-from flows.seed_results import SHOWN
 from storage.datasets.vital_wikipedia import qrels
 from storage.errors import UserError
 from storage.formats.ids import in_slice
@@ -49,7 +48,7 @@ def test_the_numbers_of_the_quickstart_are_those_of_its_recipe_and_its_runs() ->
     text = " ".join((PROJECT / "README.md").read_text().split())
     recipe = yaml.safe_load(shipped_recipes()["quickstart"].read_text())
     training = recipe["rounds"][0]["train"]
-    seconds = [sum(run["cpu_seconds"].values()) for run in json.loads(SHOWN.read_text())["runs"]]
+    seconds = [sum(run["cpu_seconds"].values()) for run in json.loads(readme.SEEDS.read_text())["runs"]]
 
     assert f"trains two retrievers from {training['steps'] * training['batch_queries']}," in text
     assert [len(recipe["backbone"]["layers"]), "three layers of all-MiniLM-L6-v2" in text] == [3, True]
