@@ -3,6 +3,7 @@
 Below each table are the commands that reproduce its rows, with their costs.
 
 `<!-- claims of CAME -->` stands for the paper's claims in the study: the printed difference next to the measured one.
+`<!-- decisions 36, 37 -->` stands for these rows of the table of decisions.
 """
 
 from __future__ import annotations
@@ -25,16 +26,19 @@ from tasks.report.page.study_markdown import Claimed, claim_lines
 TABLES = re.compile(r"^<!-- tables of (.+) -->$", re.MULTILINE)
 COSTS = re.compile(r"^<!-- costs of (.+) -->$", re.MULTILINE)
 CLAIMS = re.compile(r"^<!-- claims of (.+) -->$", re.MULTILINE)
+DECISIONS = re.compile(r"^<!-- decisions ([\d, ]+) -->$", re.MULTILINE)
+DECISIONS_PAGE = PROJECT / "docs" / "fidelity.md"
 HOURS_FILE = PROJECT / "benchmarks" / "results" / "recipe_hours.json"
 
 
 def insert_tables(markdown: str) -> str:
-    """Return a page's text with the tables, claims and costs that its comments name.
+    """Return a page's text with the tables, claims, costs and decisions that its comments name.
 
-    Raises `KeyError` where a comment names a paper or recipe that does not exist.
+    Raises `KeyError` where a comment names a paper, recipe or decision that does not exist.
     """
     text = TABLES.sub(lambda line: tables_of(_known(line[1]), commands), markdown)
     text = CLAIMS.sub(lambda line: claims_table(_known(line[1]), study_claims()), text)
+    text = DECISIONS.sub(lambda line: _decisions(line[1].split(", ")), text)
     return COSTS.sub(lambda line: _costs(line[1].split(", ")), text)
 
 
@@ -90,6 +94,15 @@ def _collections(name: str) -> str:
 def _estimated() -> dict[str, Any]:
     estimated: dict[str, Any] = json.loads(HOURS_FILE.read_text(encoding="utf-8"))
     return estimated
+
+
+def _decisions(numbers: Sequence[str]) -> str:
+    """Return the rows of the table of decisions that have these numbers, below the table's header."""
+    text = DECISIONS_PAGE.read_text(encoding="utf-8")
+    rows = {row[1]: row[0] for row in re.finditer(r"^\| (\d+) \|.*$", text, re.MULTILINE)}
+    (header,) = re.findall(r"^\| # \|.*\n\|[-|]+\|$", text, re.MULTILINE)
+    part = "\n".join([header, *(rows[number] for number in numbers)])
+    return part.replace("](#", f"](../{DECISIONS_PAGE.name}#")
 
 
 def _costs(recipes: list[str]) -> str:

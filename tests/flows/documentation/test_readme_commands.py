@@ -1,4 +1,7 @@
-"""Every command of the README runs: here on a slice, or in the test that is named with the reason."""
+"""Every command in the README's blocks is tested: here on a slice, or in the test that is named with the reason.
+
+`make environment data` is only read, and `docker compose up` is tested without Docker.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ HERE = {
 }
 """The beginnings of the commands that run here, with the options that make them small."""
 ELSEWHERE = {
-    "make environment data": ("test_the_make_targets_are_known", "it installs 3 GB"),
+    "make environment data": ("test_the_make_targets_are_known", "it installs 3 GB, so make only reads it"),
     "pretrieve reproduce quickstart": ("test_the_report_has_every_run_and_its_path_is_printed", "it takes 10 minutes"),
     "pretrieve reproduce small/retro_mae": ("test_two_pretrainings_are_compared", "a tutorial has it, too"),
     "pretrieve fetch msmarco": ("test_the_commands_lead_from_fetched_files_to_a_report", "the files are on a network"),
     "pretrieve up": ("test_up_and_down", "it starts services"),
     "docker compose up": ("test_a_run_goes_through_both_pools", "services run as the file says, without Docker"),
 }
-"""The other commands: the test that runs them, and why not here. `test_each_command_parses` reads their options."""
+"""The other commands: the test for them, and the reason. `test_each_command_parses` reads their options."""
 
 
 def readme_commands() -> list[str]:

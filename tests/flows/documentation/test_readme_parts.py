@@ -5,10 +5,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import yaml
 
 from flows.documentation import readme
 from flows.recipe.shipped import PROJECT, shipped_recipes
+from storage.datasets.vital_wikipedia import qrels
 from storage.errors import UserError
+from storage.formats.ids import in_slice
+from tests.warm import WHEEL
 
 LINES = 150
 COLUMN = 830
@@ -38,6 +42,25 @@ def test_a_readme_without_marks_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(UserError, match="expected the lines <!-- highlights"):
         readme.documents()
+
+
+def test_the_numbers_of_the_quickstart_are_those_of_its_recipe_and_its_runs() -> None:
+    text = " ".join((PROJECT / "README.md").read_text().split())
+    recipe = yaml.safe_load(shipped_recipes()["quickstart"].read_text())
+    training = recipe["rounds"][0]["train"]
+    seconds = [sum(run["cpu_seconds"].values()) for run in json.loads(readme.SEEDS.read_text())["runs"]]
+
+    assert f"trains two retrievers from {training['steps'] * training['batch_queries']}," in text
+    assert [len(recipe["backbone"]["layers"]), "three layers of all-MiniLM-L6-v2" in text] == [3, True]
+    assert f"reproduce quickstart # {sum(seconds) / len(seconds) / 60:.0f} minutes of CPU time" in text
+
+
+@pytest.mark.skipif(not WHEEL.exists(), reason="`make data` fetches the Wikipedia leads")
+def test_the_generator_learns_from_as_many_queries_as_the_readme_says() -> None:
+    dataset = yaml.safe_load(shipped_recipes()["quickstart"].read_text())["dataset"]
+    kept = [in_slice(row["doc_id"], dataset["fraction"]) for row in qrels(WHEEL.parent, dataset["train_split"])]
+
+    assert f"trains a generator on {sum(kept):,} of them" in (PROJECT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -9,7 +9,7 @@ from mkdocs.config import load_config
 
 from flows.documentation import notebooks
 from flows.documentation.paper_coverage import runs_that_reproduce
-from flows.documentation.paper_tables import claims_table, insert_tables, study_claims
+from flows.documentation.paper_tables import DECISIONS_PAGE, claims_table, insert_tables, study_claims
 from flows.recipe.shipped import PROJECT
 from storage.results.paper_results import PAPERS, printed_numbers
 
@@ -75,6 +75,22 @@ def test_a_paper_has_a_page_with_each_table(paper: str) -> None:
     assert "<!--" not in text
 
 
+def test_each_decision_is_on_the_page_of_its_paper() -> None:
+    header, *rows = re.findall(r"^\| (?:#|\d+) \| .*$", DECISIONS_PAGE.read_text(), re.MULTILINE)
+    pages = [insert_tables(page.read_text()) for page in (PROJECT / "docs" / "reproduce").glob("*.md")]
+    papers = [page for page in pages if f"\n{header}\n" in page]
+
+    assert len(papers) == len(PAPERS)
+    numbers = {row.split(" | ")[0] for page in papers for row in re.findall(r"^\| \d+ \| .*$", page, re.MULTILINE)}
+    assert numbers == {row.split(" | ")[0] for row in rows}
+    assert not any("](#titles-in-spans)" in page for page in papers)  # a section of the page of decisions
+
+
 def test_a_misspelt_paper_is_refused() -> None:
     with pytest.raises(KeyError, match="expected one of"):
         insert_tables("<!-- tables of CAMEL -->")
+
+
+def test_a_decision_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(KeyError, match="999"):
+        insert_tables("<!-- decisions 1, 999 -->")
