@@ -80,7 +80,7 @@ def growing(growth: Result) -> Iterator[str]:
     sizes = [row["documents"] for row in next(iter(growth["stages"].values()))[1:]]
     ran = growth["machine"]
     yield (
-        f"Measured with an invented collection of {', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,} "
+        f"Measured with a synthetic collection of {', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,} "
         f"documents, and with {growth['start']:,}, whose seconds are subtracted as start-up; each stage ran once in "
         f"its own process on one thread. The models are tiny, so that growth is visible. One document in "
         f"{QUERY_EVERY} has a query. The exponent is the slope of log CPU seconds over log documents, with the least "
