@@ -16,7 +16,7 @@ from flows.plan.counts import in_words
 from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
 from flows.plan.gpu_needs import gpu_table, gpu_total
 from flows.plan.gpus import Gpu, find_gpu
-from flows.terminal import Terminal, say, say_json
+from flows.terminal import Terminal, say, say_json, unwrapped
 from tasks.runtime.formatting import duration, in_units, short
 
 UNKNOWN = "?"
@@ -30,6 +30,8 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
     With the name of a GPU, memory and hours of the stages that run an encoder follow.
     """
     figures = find_gpu(gpu) if gpu is not None else None
+    if figures is not None:
+        unwrapped(stderr=True).print("counting the memory and the operations of each stage …")
     plan = estimated(name, folder, changes, figures)
     if as_json:
         on_gpu = {"gpu": _gpu_as_json(gpu, figures, plan)} if gpu is not None and figures is not None else {}

@@ -83,7 +83,7 @@ def take_survey(store: Store, policy: Policy) -> Survey:
                 candidates.append(Candidate(folder, reference, identity(folder)))
             rows.append((reference, in_units(bytes_below(folder)), kept.get(reference, "nothing")))
     for folder in store.foreign_folders():
-        rows.append((str(folder.relative_to(store.root)), "", "not ours: no manifest of pretrieve; left alone"))
+        rows.append((str(folder.relative_to(store.root)), "", "not an artifact: it has no manifest; left alone"))
     for cache in generation_caches(store.root):
         name = str(cache.folder.relative_to(store.root))
         rows.append((name, in_units(bytes_below(cache.folder)), "always: generated queries, see made_by.json"))

@@ -127,7 +127,10 @@ def _qrels_file(path: Path, split: str | None) -> Path:
     if present := plain_or_gzipped(file) or (prefix and plain_or_gzipped(generated)):
         return present
     splits = sorted(present.name.split(".tsv")[0] for present in (path / "qrels").glob("*.tsv*"))
-    none = "no judgements are there; `pretrieve adapt` needs none"
+    none = (
+        "no judgements are there; `pretrieve adapt` needs none, and `pretrieve queries build` with a generator (--set "
+        "queries.train=null --set queries.model=MODEL) needs none either"
+    )
     there = f"the splits there are {', '.join(splits)}" if splits else none
     raise UserError(f"{file}: no such file, nor {file.name}.gz; {there}")
 

@@ -184,6 +184,10 @@ def test_names_missing_files_and_what_there_is(collection: Path) -> None:
     assert complaint(lambda: beir.files(collection, "qrels", "test")) == (
         f"{collection}/qrels/test.tsv: no such file, nor test.tsv.gz; the splits there are dev"
     )
+    shutil.rmtree(collection / "qrels")
+    without = complaint(lambda: beir.files(collection, "qrels", "dev"))
+    assert "`pretrieve adapt` needs none" in without
+    assert "--set queries.train=null --set queries.model=MODEL" in without
 
 
 @pytest.mark.skipif("PRETRIEVE_COLLECTIONS" not in os.environ, reason="PRETRIEVE_COLLECTIONS is not set")

@@ -142,7 +142,7 @@ def test_folders_of_others_in_a_store_are_named_and_left_alone(
     assert listed.code == verified.code == 0, listed.err + verified.err
     assert "foo " in listed.out
     assert "split_corpus/mine" in listed.out
-    assert listed.out.count("not ours") == 2
+    assert listed.out.count("not an artifact") == 2
     assert (store.root / "foo/bar/x").exists()
     assert (store.root / "split_corpus/mine/x").exists()
     assert (store.root / "reports/notes/x.txt").exists()
