@@ -75,9 +75,11 @@ docs: environment ## build the documentation into build/site; fails on a broken 
 notebooks: environment data ## run the tutorials' notebooks and write their outputs into them; minutes
 	$(BIN)/python -m flows.documentation.notebooks
 
-screenshots: environment data ## take the screenshots of the pages from a run that fails and is resumed in the browser
+screenshots: environment data ## take the screenshots of the pages from a quickstart, and a run that is resumed in the browser
 	@tests/services/install
 	PRETRIEVE_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/services/test_resume_from_ui.py
+	$(BIN)/pretrieve reproduce quickstart
+	$(BIN)/python -m tests.services.screenshots artifacts docs/images
 
 lint: environment ## ruff and mypy
 	$(BIN)/ruff check .
