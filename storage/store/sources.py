@@ -18,6 +18,7 @@ from storage.errors import UserError, quoted
 from storage.files import cache_folder
 from storage.imports import negative_files, pseudo_query_files
 from storage.remote_folders import is_mirrored, is_url, local_path, mirror, mirror_of
+from storage.store.hub_models import snapshot
 
 NO_MODEL_FILES = (".gitattributes", "training_args.bin")  # of a model's folder, with *.md
 PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
@@ -285,24 +286,5 @@ def _in_package(name: str) -> Path:
 
 
 def _from_hub(name: str) -> Source:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    unused = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
-    offline = is_offline()  # only what an earlier run has fetched
-    try:
-        folder = Path(snapshot_download(name, ignore_patterns=unused, local_files_only=offline))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        if isinstance(error, HFValidationError):
-            why = "no model on a hub can have this name"
-        elif offline:
-            why = "the local hub cache has no such model either (a run asks the hub)"
-        elif HF_HUB_OFFLINE:
-            why = "HF_HUB_OFFLINE=1 limits the search to the local hub cache, which has no such model"
-        elif isinstance(error, HfHubHTTPError):
-            why = f"the hub did not give it ({type(error).__name__})"
-        else:
-            why = f"the hub cannot be reached ({type(error).__name__})"
-        raise UserError(f"{name}: no folder on this machine, and {why}; give a model folder") from None
+    folder = snapshot(name, only_here=is_offline())
     return Source(folder.name, folder)

@@ -50,7 +50,7 @@ def test_the_numbers_of_the_quickstart_are_those_of_its_recipe_and_its_runs() ->
     training = recipe["rounds"][0]["train"]
     seconds = [sum(run["cpu_seconds"].values()) for run in json.loads(readme.SEEDS.read_text())["runs"]]
 
-    assert f"trains two retrievers from {training['steps'] * training['batch_queries']}," in text
+    assert f"fine-tunes retrievers with {training['steps'] * training['batch_queries']} (" in text
     assert [len(recipe["backbone"]["layers"]), "three layers of all-MiniLM-L6-v2" in text] == [3, True]
     assert f"reproduce quickstart # {sum(seconds) / len(seconds) / 60:.0f} minutes of CPU time" in text
 
@@ -60,7 +60,7 @@ def test_the_generator_learns_from_as_many_queries_as_the_readme_says() -> None:
     dataset = yaml.safe_load(shipped_recipes()["quickstart"].read_text())["dataset"]
     kept = [in_slice(row["doc_id"], dataset["fraction"]) for row in qrels(WHEEL.parent, dataset["train_split"])]
 
-    assert f"trains a generator on {sum(kept):,} of them" in (PROJECT / "README.md").read_text()
+    assert f"trains a query generator on {sum(kept):,} of them" in (PROJECT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,0 +1,34 @@
+"""Models of the Hugging Face hub, or of its cache on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.errors import UserError
+
+UNUSED = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
+
+
+def snapshot(name: str, *, only_here: bool) -> Path:
+    """Return the folder of a hub model's newest commit, downloaded first unless `only_here`.
+
+    Raises UserError where the hub or, with `only_here`, the cache has no such model, and where the hub is unreachable.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, ignore_patterns=UNUSED, local_files_only=only_here))
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        if isinstance(error, HFValidationError):
+            why = "no model on a hub can have this name"
+        elif only_here:
+            why = "the local hub cache has no such model either (a run asks the hub)"
+        elif HF_HUB_OFFLINE:
+            why = "HF_HUB_OFFLINE=1 limits the search to the local hub cache, which has no such model"
+        elif isinstance(error, HfHubHTTPError):
+            why = f"the hub did not give it ({type(error).__name__})"
+        else:
+            why = f"the hub cannot be reached ({type(error).__name__})"
+        raise UserError(f"{name}: no folder on this machine, and {why}; give a model folder") from None
