@@ -20,10 +20,9 @@ from flows.cli import app, main
 from flows.prefect_server.as_flow import as_flow
 from storage.artifact import Artifact
 from storage.rows import write_rows
-from storage.store.run_notes import noted
+from storage.store import begun_runs
 from storage.store.store import Store
 from storage.tables import Queries
-from tasks.job import needed_references
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 
@@ -63,21 +62,21 @@ def attempt(folder: Path, plain: bool = False) -> None:
     if (limit := folder / "limit").exists():
         number, value = map(int, limit.read_text().split())
         resource.setrlimit(number, (value, resource.getrlimit(number)[1]))
-    store, execution = Store(folder / "store"), Execution(workers=1, threads=1, device="cpu")
-    with session(Session(store, planning=True)) as plan:
-        follow(wait())
+    current = Session(
+        Store(folder / "store"), Execution(workers=1, threads=1, device="cpu"),
+        print_line=Console(soft_wrap=True).print,
+    )  # fmt: skip
+
+    begun_runs.begin()  # as the note of a real run does
 
     def build() -> str:
         with session(current):
             return follow(wait()).key
 
-    with noted(store, "attempt", "attempt", needed_references(plan.jobs.values())) as note:
-        current = Session(store, execution, print_line=Console(soft_wrap=True).print, note=note)
-        if plain:
-            build()
-        else:
-            as_flow("attempt", "attempt", current, build)
-        note.finish()
+    if plain:
+        build()
+    else:
+        as_flow("attempt", "attempt", current, build)
 
 
 if __name__ == "__main__":
