@@ -116,7 +116,7 @@ def test_a_server_that_is_not_there_is_named_without_its_password(attempt: Calla
 
 @pytest.mark.parametrize(
     ("limit", "value", "message"),
-    [(resource.RLIMIT_NOFILE, 16, "ulimit -n"), (resource.RLIMIT_FSIZE, 20_000, "ulimit -f")],
+    [(resource.RLIMIT_NOFILE, 16, "ulimit -n"), (resource.RLIMIT_FSIZE, 200, "ulimit -f")],
     ids=["files", "size"],
 )
 def test_a_limit_of_the_system_is_named(
