@@ -8,7 +8,7 @@ _begun = threading.Event()
 
 
 def begin() -> None:
-    """Note that resumable work has begun, such as a run, a stage or a download."""
+    """Note that resumable work has begun, such as a run or a download."""
     _begun.set()
 
 

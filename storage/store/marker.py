@@ -7,6 +7,7 @@ of other programs.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -76,6 +77,8 @@ def is_read_only(root: Path) -> bool:
 
 def unwritable(root: Path, reason: str | None) -> UserError:
     """Return the error for a store that this process cannot write to."""
+    if reason == os.strerror(errno.ENOSPC):
+        return UserError(f"{root}: the disk is full; make room and run the same command again")
     return UserError(
         f"{root}: the store cannot be written ({reason}); only commands that read work here; name another with --store"
     )

@@ -44,7 +44,7 @@ class _Collected:
     asks_hub: bool
     """Whether hubs and object stores are contacted, as by a run; a plan takes what is on this machine."""
     errors: dict[str, UserError] = field(default_factory=dict)
-    """The error of each model and collection, so that no hub is asked twice for what it does not have."""
+    """The error of each model and collection, so that nothing is requested twice that a hub lacks."""
 
 
 _T = TypeVar("_T")
@@ -113,7 +113,7 @@ def _absent(name: str, error: UserError) -> Absent:
     return Absent(name, Path(name))
 
 
-def _asked_once(name: str, find: Callable[[], _T]) -> _T:
+def _requested_once(name: str, find: Callable[[], _T]) -> _T:
     """Return what is found under a name; in a block that collects errors, repeat a known one instead of searching."""
     collected = _missing.get()
     if collected is None:
@@ -137,7 +137,7 @@ def dataset(reader: str, path: str | None, part: str, split: str | None = None) 
     """Return the files of one part of a collection: corpus, documents, queries or qrels (of a split)."""
     loader = datasets.dataset_loader(reader)
     try:
-        folder = _asked_once(f"{reader} {path}", lambda: locate(path, reader))
+        folder = _requested_once(f"{reader} {path}", lambda: locate(path, reader))
         return source_of(folder, loader.files(folder, part, split))
     except UserError as error:
         return _absent("/".join(filter(None, (reader, path, part, split))), error)
@@ -213,7 +213,7 @@ def weights(name: str) -> Source:
     A folder is searched where collections are, and identified by its files' contents; a hub model by its commit.
     """
     try:
-        return _asked_once(name, lambda: _weights(name))
+        return _requested_once(name, lambda: _weights(name))
     except UserError as error:
         return _absent(name, error)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from storage.errors import UserError
-from storage.store.marker import MARKER, recognise
+from storage.store.marker import MARKER, recognise, unwritable
 from storage.store.store import Store
 from tests import finished_runs
 from tests.console import command, tree
@@ -160,3 +162,10 @@ def test_an_object_store_is_no_store(
         assert "expected a folder of a POSIX file system" in ended.err
 
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_from_a_store_without_permission(tmp_path: Path) -> None:
+    full, denied = (str(unwritable(tmp_path, os.strerror(number))) for number in (errno.ENOSPC, errno.EACCES))
+
+    assert full == f"{tmp_path}: the disk is full; make room and run the same command again"
+    assert denied.endswith("only commands that read work here; name another with --store")
