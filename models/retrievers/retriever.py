@@ -159,7 +159,8 @@ def load_for_training(folder: Path, settings: RetrieverSettings) -> Retriever:
         retriever.origin = LOADED
     elif retriever.lexical and retriever.lexical.projection and (folder / HEADS_FILE).is_file():
         pretrained, own = read_weights(folder / HEADS_FILE), retriever.lexical.projection.weight
-        if PROJECTION in pretrained:
+        of_sim_cse = (own.shape[1], own.shape[1])  # its projection between vectors has the same name
+        if PROJECTION in pretrained and pretrained[PROJECTION].shape != of_sim_cse:
             check_fit({PROJECTION: pretrained[PROJECTION]}, {PROJECTION: own}, folder / HEADS_FILE, CONFIG)
             with torch.no_grad():
                 own.copy_(pretrained[PROJECTION])

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from storage.artifact import Source
 from storage.files import write_atomically, writing
@@ -53,6 +53,12 @@ class GeneratorFinetuning(Settings):
     """The epoch whose model is published; `best` is that with the best round trip, possibly the initial model."""
     fit: OptimisationSettings
     seed: Seed
+
+    @model_validator(mode="after")
+    def _publishes_the_validated_weights(self) -> GeneratorFinetuning:
+        if self.fit.average is not None:
+            raise ValueError("fit.average: a generator's validated weights are published, not their average; use null")
+        return self
 
 
 @stage(version=1, table=Checkpoint, gpu=True)

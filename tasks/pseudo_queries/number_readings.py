@@ -16,14 +16,14 @@ WORDS = (
 TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 VALUES = {word: str(value) for value, words in enumerate(WORDS) for word in words}
 VALUES |= {word: str(10 * value) for value, word in enumerate(TENS, 2)} | {"hundred": "100", "thousand": "1000"}
-WORD = re.compile(rf"\b(?:{'|'.join(VALUES)})\b", re.IGNORECASE)
+WORD = re.compile(rf"\b(?:{'|'.join(VALUES)})\b")
 
 
 def numbers_in(text: str) -> frozenset[str]:
     """Return every number of a passage in every reading, and its English number words as digits."""
     text = unicodedata.normalize("NFKC", text)
     digits = {part for number in NUMBER.findall(text) for reading in _readings(number) for part in reading}
-    return frozenset(digits | {VALUES[word.lower()] for word in WORD.findall(text)})
+    return frozenset(digits | {VALUES[word] for word in WORD.findall(text.lower())})
 
 
 def has_other_numbers(query: str, known: frozenset[str]) -> bool:

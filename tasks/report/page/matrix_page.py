@@ -19,7 +19,8 @@ COLOURS = {"complete": "green", "running": "blue", "failed": "red", "interrupted
 METHOD = (
     "Intervals (95 %) and tests take seeds and queries as random samples: quasi-F (Clark 1973) over a table of seeds "
     "by queries; with one seed they hold for other queries only. ▲ better, ▼ worse: p < 0.05 after Holm's correction "
-    "over the comparisons of a metric. Two systems are compared in the seeds that both have."
+    "over the comparisons of a metric. Two systems are compared in the seeds that both have. Two seeds are few: where "
+    "the seeds vary, the test then finds a difference too often."
 )
 
 

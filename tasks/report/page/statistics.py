@@ -72,14 +72,16 @@ def wins(by_query: pa.Table, comparisons: Sequence[Row], metric: str) -> list[di
 def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, Any] | None:
     """Return the number of queries by their values in both runs; None if a run has no values.
 
-    A reciprocal rank has few values, so its grid is one of ranks. Other metrics are rounded to tenths.
+    A reciprocal rank has few values, so its grid is one of ranks. Other metrics, and means of several samples, are
+    rounded to tenths.
     """
     of_metric = by_query.filter(pc.equal(by_query["metric"], metric)).sort_by("query_id")
     ours, theirs = _values(of_metric, run), _values(of_metric, baseline)
     if not len(ours) or not len(theirs):
         return None
     name, _, cutoff = metric.partition("@")
-    if name == "MRR" and int(cutoff) <= RANKS_SHOWN:
+    few = name == "MRR" and int(cutoff) <= RANKS_SHOWN
+    if few and all(_are_ranks(values, int(cutoff)) for values in (ours, theirs)):
         ticks = ["none", *(str(rank) for rank in range(int(cutoff), 0, -1))]
         cells = [
             np.where(values > 0, int(cutoff) + 1 - np.rint(1 / np.maximum(values, 1e-9)), 0)
@@ -92,6 +94,12 @@ def grid(by_query: pa.Table, run: str, baseline: str, metric: str) -> dict[str, 
     return {"run": run, "baseline": baseline, "metric": metric, "ticks": ticks,
             "cells": [{"run": int(x), "baseline": int(y), "queries": int(count)}
                       for x, y, count in zip(*pairs, counts, strict=True)]}  # fmt: skip
+
+
+def _are_ranks(values: NDArray[np.float64], most: int) -> bool:
+    """Return whether each value is 0 or one over a rank of at most `most`, which means of samples are not."""
+    ranks = 1 / values[values > 0]
+    return bool(np.all((ranks < most + 0.5) & np.isclose(ranks, np.rint(ranks))))
 
 
 def clearest_wins(

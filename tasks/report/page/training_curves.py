@@ -26,6 +26,7 @@ NO_LOSS = (
     "tokens_per_second",
     "gradient_norm",
     "loss_scale",
+    "skipped_steps",
     PROBE,
     *OBSERVED_PREFIXES,
 )

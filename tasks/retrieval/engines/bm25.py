@@ -101,8 +101,10 @@ def open_index(
     """Return a searcher of a Lucene index with the k1 and b of `index.json`."""
     if vectors is not None or encode is not None:
         raise TypeError("BM25 reads no vectors")
-    lucene = _opened(path, modified(path / LUCENE))
-    rows = ids.derive("lucene", (ids.rows(pa.array(block, pa.string())) for block in lucene.ids()))
+    built_at = modified(path / LUCENE)
+    lucene = _opened(path, built_at)
+    name = f"lucene-{path.name}-{built_at}"  # another index numbers the same passages otherwise
+    rows = ids.derive(name, (ids.rows(pa.array(block, pa.string())) for block in lucene.ids()))
     return lambda texts: _lookup(lucene, texts, rows, ids)
 
 

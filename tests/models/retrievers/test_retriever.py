@@ -196,6 +196,21 @@ def test_dup_maes_own_matrix_is_taken_from_its_pretraining(tmp_path: Path) -> No
         torch.testing.assert_close(built(tokens, "passage").lexical[row], expected)
 
 
+def test_the_projection_of_sim_cse_is_not_taken_for_the_lexical_matrix(tmp_path: Path) -> None:
+    folder = written(tiny_retriever("dpr"), tmp_path / "saved")
+    views = RetrieverSettings(lexical=LexicalSettings(**LEXICAL | {"head": "own", "activation": "none"}))
+    (folder / retrievers.RETRIEVER_SETTINGS).unlink()
+    save_file(
+        {"projection.weight": torch.randn(SHAPE["hidden_size"], SHAPE["hidden_size"])}, folder / retrievers.HEADS_FILE
+    )
+
+    built = load_for_training(folder, views)
+
+    assert built.lexical is not None
+    assert built.lexical.projection is not None
+    assert built.lexical.projection.weight.shape == (SHAPE["vocab_size"], SHAPE["hidden_size"])
+
+
 def test_a_bias_of_the_dense_projection_is_saved_and_starts_the_projection_anew(tmp_path: Path) -> None:
     plain, biased = (RetrieverSettings(dense=DenseSettings(dim=6, bias=bias)) for bias in (False, True))
     model = Retriever(DenseEncoder(tiny_bert(), "cls"), biased, tiny_tokenizer()).eval()

@@ -13,6 +13,7 @@ from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Passages, PseudoQueries
 from tasks.pseudo_queries.filter_texts import filter_texts
+from tasks.pseudo_queries.number_readings import numbers_in
 from tasks.pseudo_queries.text_rules import OwnPassage, TextRules, reason_to_drop, rules_of
 from tests.tasks.corpora import passage, pseudo_query
 
@@ -113,3 +114,7 @@ def test_the_stage_keeps_earlier_reasons_and_reads_a_word_list(written: Any, tmp
     (tmp_path / "words.txt").write_text(" ,\n")
     with pytest.raises(UserError, match=r"words\.txt: expected a word or phrase on each line"):
         filter_texts.body(tmp_path / "no words", queries, passages, word_list, settings=TextRules(max_words=9))
+
+
+def test_number_words_are_found_in_any_case_and_a_dotless_i_is_another_letter() -> None:
+    assert numbers_in("Five of TWENTY, f\u0131ve, S\u0130X") == {"5", "20"}

@@ -48,6 +48,13 @@ def start_and_pairs(start: Path, folder: Path) -> tuple[Source, Source]:
     return weights(str(start)), source_of(pairs, [pairs])
 
 
+def test_an_average_of_the_weights_is_refused_since_it_would_not_be_published() -> None:
+    average = {**SETTINGS.fit.model_dump(), "average": {"decay": 0.99}}
+
+    with pytest.raises(ValueError, match=r"fit\.average: a generator's validated weights are published"):
+        GeneratorFinetuning.model_validate({**SETTINGS.model_dump(), "fit": average})
+
+
 def test_passages_and_queries_become_what_t5_reads_and_writes(start: Path) -> None:
     pair_tokenizer = Seq2SeqTokenizer(start, LENGTHS, CPU)
     hub_tokenizer = pair_tokenizer.generator.tokenizer

@@ -145,6 +145,18 @@ def test_a_value_counts_at_the_nearest_tenth() -> None:
     assert results["cells"] == [{"run": 3, "baseline": 0, "queries": 1}]
 
 
+def test_means_of_reciprocal_ranks_are_counted_in_tenths() -> None:
+    """A few-shot round is the mean of several samples: 0.02 is no rank of at most 10."""
+    rows = [{"run": run, "query_id": "q", "metric": "MRR@10", "value": value} for run, value in
+            (("few_shot", 0.02), ("bm25", 0.5))]  # fmt: skip
+
+    results = grid(pa.Table.from_pylist(rows), "few_shot", "bm25", "MRR@10")
+
+    assert results is not None
+    assert results["cells"] == [{"run": 0, "baseline": 5, "queries": 1}]
+    assert scatter(results)["worse"] == 1
+
+
 def test_every_part_is_in_the_contents_once_and_is_there(page: Path) -> None:
     text = page.read_text()
     ids = re.findall(r'\bid="([^"]+)"', text)

@@ -23,7 +23,8 @@ def test_what_a_training_tells_beside_its_losses(tmp_path: Path) -> None:
 def test_the_rate_of_a_training_is_no_loss(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "metrics.jsonl"
     log.parent.mkdir()
-    log.write_text('{"step": 10, "mlm": 3.5, "context": 5.0, "learning_rate": 0.1, "rows_per_second": 90.0}\n')
+    log.write_text('{"step": 10, "mlm": 3.5, "context": 5.0, "learning_rate": 0.1, "rows_per_second": 90.0, '
+                   '"loss_scale": 65536.0, "skipped_steps": 2}\n')  # fmt: skip
 
     assert losses(tmp_path) == {"mlm": [(10.0, 3.5)], "context": [(10.0, 5.0)]}
 

@@ -24,6 +24,7 @@ from tasks.retrieval.engines.bm25 import Bm25
 from tasks.retrieval.index import index
 from tasks.retrieval.lucene.jvm import java, java_list
 from tasks.retrieval.search import Search, search
+from tasks.retrieval.shared_passages import temporary_index
 from tasks.session import Execution, Session, session
 from tasks.stage import stage
 from tests.passage_index import read_index
@@ -172,6 +173,23 @@ def test_pseudo_queries_are_found_with_their_passage(written, run_stage, passage
     search = bm25.open_index(expanded.path, None, None, read_index(passages), "bm25")
     for word, results in {"gargoyle": ["d3#1"], "second": ["d3#1"], "chimney": ["d0#0"], "zeppelin": []}.items():
         assert search([word])([0], 10)[0].rows.tolist() == [row_of(passage_id) for passage_id in results]
+
+
+def test_two_indexes_of_the_same_passages_do_not_share_lucenes_numbers(
+    passages: Artifact[Passages], tmp_path: Path
+) -> None:
+    rows = read_table(passages, Passages, ["passage_id", "doc_id", "text"])
+    with temporary_index(passages) as ids:
+        results = []
+        for name, step in (("one", 1), ("other", -1)):
+            (tmp_path / name / "logs").mkdir(parents=True)
+            texts = [(row["passage_id"], row["text"]) for row in rows.to_pylist()[::step]]
+            bm25._write_lucene(tmp_path / name / bm25.LUCENE, iter(texts))
+            (tmp_path / name / "index.json").write_text(json.dumps(SETTINGS.model_dump()))
+            found = bm25.open_index(tmp_path / name, None, None, ids, "bm25")(["gazing walrus"])([0], 10)
+            results.append({rows["passage_id"][int(row)].as_py() for row in found[0].rows})
+
+    assert results == [{"emoji", "quotes", "with space"}] * 2
 
 
 def test_pseudo_queries_of_unknown_passages_are_refused(written, run_stage, passages: Artifact[Passages]) -> None:
