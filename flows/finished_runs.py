@@ -151,8 +151,10 @@ def published_runs(store: Store) -> list[str]:
 
 def _of_folder(name: str, folder: Path) -> FinishedRun:
     """Return the run of a published report (STORE/reports/NAME) or of a report's artifact (STORE/report/KEY)."""
-    reports = next((parent for parent in folder.parents if parent.name == "reports"), folder.parent)
-    store = Store.open_or_new(reports.parent)  # NAME may have folders, as small/cot_mae
+    reports = folder.parent  # a store may itself be below a folder called reports
+    if reports.name != "report":  # NAME may have folders, as small/cot_mae
+        reports = next((parent for parent in folder.parents if parent.name == "reports"), reports)
+    store = Store.open_or_new(reports.parent)
     try:
         content = json.loads((folder / PAGE).read_text())
         key = content["inputs"].get("report", folder.name)

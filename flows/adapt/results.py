@@ -10,12 +10,13 @@ from typing import Any
 
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, START, Start, threads
-from flows.adapt.survey import Survey
+from flows.adapt.survey import Survey, text_hash
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
 from flows.export.export import export_checkpoint, new_folder
 from flows.recipe.suite_schema import Collection, Suite
 from flows.search import ADAPTED, MODEL
+from flows.store.needs import keep
 from storage.files import write_atomically
 from storage.store import sources
 from storage.store.run_notes import noted
@@ -73,15 +74,17 @@ def write_index(
 ) -> dict[str, Any]:
     """Index the original documents with the chosen model, the start and BM25; write and return the references.
 
-    `search` reads the chosen model's, and `browse` compares all. The run's note stays, so that garbage collection keeps
-    the indexes.
+    `search` reads the chosen model's, and `browse` compares all. Garbage collection keeps the indexes.
     """
     chosen = sources.weights(str(model.resolve()))
     with session(Session(store, planning=True)) as plan:
         _indexed(original, chosen, start, survey)
     needed = needed_references(plan.jobs.values())
     with noted(store, "adapt", out.name, needed) as note, session(Session(store, note=note)):
-        references = _indexed(original, chosen, start, survey) | {"store": str(store.root)}
+        references = _indexed(original, chosen, start, survey)
+        keep(store, Path("adapt") / text_hash(str(out.resolve())), needed)
+        note.finish()
+    references["store"] = str(store.root)
     write_atomically(out / ADAPTED, json.dumps(references, indent=1) + "\n")
     return references
 

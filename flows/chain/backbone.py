@@ -31,7 +31,8 @@ def initial_checkpoint(recipe: Recipe[Any], *, random: bool = False) -> Artifact
 
 def other_checkpoint(recipe: Recipe[Any], name: str, **changes: str) -> Artifact[Checkpoint]:
     """Return the checkpoint of a model by folder or hub name, with the backbone's settings and its own vocabulary."""
-    settings = recipe.backbone.model_copy(update={"vocabulary": None, **changes})
+    stated = sources.stated_name(recipe.backbone.weights)
+    settings = recipe.backbone.model_copy(update={"weights": stated, "vocabulary": None, **changes})
     return initialise(model_weights(name), settings=settings)
 
 

@@ -50,12 +50,13 @@ class CostHistory:
 
 
 def tokens_per_second(folder: Path, manifest: Manifest) -> float:
-    """Return tokens per second: the median of a training's log (0 without one).
+    """Return tokens per second: the median of a training's log; 0 without one, as of `score`.
 
     For `encode`: passages × `passage_max_tokens` / seconds, an upper bound.
     """
     if manifest.stage == "encode":
         passages = json.loads((folder / "vectors.json").read_text())["passages"]
         return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
-    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
+    log = folder / "logs" / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.chain.pseudo_queries import Generator
 from flows.queries.chain import generators_of
+from flows.queries.versions import all_versions
 from flows.recipe.replacement import ALL, BUCKET, EXPECTED
 from flows.recipe.schema import Recipe
 from storage.artifact import Artifact
@@ -16,9 +17,9 @@ from storage.formats.lines import read_lines
 from storage.generation_cache.cache import GenerationCache
 from storage.generation_cache.invalidations import Invalidations
 from storage.rows import read_rows
+from storage.store.lookup import lineage
 from storage.store.store import Store
 from storage.tables import Passages, passage_sha256, passage_text
-from tasks.pseudo_queries.generate_queries import generate_queries
 from tasks.session import Session, session
 
 SHOWN = 5
@@ -47,19 +48,21 @@ def replace(recipe: Recipe[Any], store: Store, what: str, name: str | None) -> s
             pending = _is_pending(cache, more, store)
             if not pending:
                 cache.invalidate(more)
-        how = "requested before, and not built yet" if pending else "replaced"
+        how = "requested before, and in no version yet" if pending else "replaced"
         lines.append(f"{how}: {words}, of {generator.name}")
     return "\n".join(lines)
 
 
 def _is_pending(cache: GenerationCache, more: Invalidations, store: Store) -> bool:
-    """Return whether the same was requested last, and no corpus has been built since."""
+    """Return whether the same was requested last, and no version has queries of it yet.
+
+    Generated queries alone are not enough: a build that was interrupted after them would resample them once more.
+    """
     last = cache.invalidated()
     if last is None or Invalidations.last(last) != more:
         return False
-    builds = store.root / generate_queries.name
-    manifests = [store.manifest(generate_queries.name, folder.name) for folder in builds.glob("*/")]
-    return not any(manifest and manifest.inputs.get("replaced") == last.reference for manifest in manifests)
+    versions = [version.queries.reference for version in all_versions(store)]
+    return not any(last.reference in lineage(reference, store) for reference in versions)
 
 
 def _named(generators: list[Generator], name: str | None) -> list[Generator]:

@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 from storage.store.locks import Check, LeaseLost, Waiting
@@ -186,11 +187,15 @@ class Lease:
             yield
             return
 
-        def interrupt(*_: object) -> None:
+        before = signal.getsignal(signal.SIGUSR1)
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
             if self._lost:
                 raise LeaseLost(self._lost)
+            if callable(before):  # the lost lease is one that was taken before this one
+                before(number, frame)
 
-        before = signal.signal(signal.SIGUSR1, interrupt)
+        signal.signal(signal.SIGUSR1, interrupt)
         self._interrupts = True
         try:
             yield

@@ -15,7 +15,7 @@ from storage import datasets
 from storage.artifact import Source, source_of
 from storage.conversions import squad_wikipedia
 from storage.errors import UserError, quoted
-from storage.files import cache_folder
+from storage.files import cache_folder, is_system_file
 from storage.imports import negative_files, pseudo_query_files
 from storage.remote_folders import is_mirrored, is_url, local_path, mirror, mirror_of
 from storage.store.hub_models import snapshot
@@ -218,6 +218,15 @@ def weights(name: str) -> Source:
         return _absent(name, error)
 
 
+def stated_name(name: str) -> str:
+    """Return how settings state a model: a folder by its own name, since the path to it is in no key."""
+    if not name.startswith("package:"):
+        for folder in _candidates(name, "a model's folder"):
+            if folder.is_dir():
+                return folder.name if folder.name not in ("", "..") else folder.resolve().name
+    return name
+
+
 def _weights(name: str) -> Source:
     if name.startswith("package:"):
         return _folder(_in_package(name))
@@ -268,8 +277,13 @@ def tokenizer(name: str) -> Source:
 def _folder(folder: Path) -> Source:
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")
-    files = [file for file in folder.rglob("*") if file.is_file()]
+    files = [file for file in folder.rglob("*") if file.is_file() and not _is_hidden(file.relative_to(folder))]
     return source_of(folder, [file for file in files if file.suffix != ".md" and file.name not in NO_MODEL_FILES])
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a file belongs to another program, such as the times that a download notes in `.cache`."""
+    return is_system_file(path.name) or any(part.startswith(".") for part in path.parts)
 
 
 def _in_package(name: str) -> Path:

@@ -10,6 +10,7 @@ from flows.compare import compared, show_comparison
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.report.page.compare_page import notes
+from tasks.session import Execution, Session, session
 from tests.finished_runs import run
 
 
@@ -49,6 +50,15 @@ def test_two_runs_are_compared(store: Store, tmp_path: Path, capsys: pytest.Capt
     assert "▼" in output
     assert "standard deviation of the means of several seeds" in page.read_text()
     assert "<script" not in page.read_text()
+
+
+def test_a_store_may_be_below_a_folder_called_reports(tmp_path: Path) -> None:
+    store = Store(tmp_path / "reports" / "store")
+    with session(Session(store, Execution(device="cpu"))):
+        built = run(store, "one")
+
+    for folder in (built.path, store.root / "reports" / "one"):
+        assert compared("one", str(folder), store)["settings"] == []
 
 
 def test_a_run_is_named_by_recipe_key_or_folder(store: Store, tmp_path: Path) -> None:

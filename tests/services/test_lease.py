@@ -218,6 +218,24 @@ def test_a_holder_that_slept_too_long_stops_when_it_wakes(builder: Callable[[str
     assert "published" in second.said
 
 
+def test_a_lost_lease_interrupts_although_another_was_taken_within_it(redis: Redis, tmp_path: Path) -> None:
+    """Generating queries holds the lease on its artifact and, for hours, those on the generation cache."""
+    store, client = Store(tmp_path, lease=LEASE), redis.client()
+    began = time.monotonic()
+
+    def lose_the_outer_one() -> None:
+        with store.lock("made", KEY, lambda: None):
+            (name,) = client.scan_iter("*made-*")
+            with store.lock("ledger", KEY, lambda: None):
+                client.set(name, "another process", px=60_000)
+                time.sleep(4 * LEASE)
+
+    with pytest.raises(LeaseLost, match=r"made.*another process has it"):
+        lose_the_outer_one()
+
+    assert time.monotonic() - began < 2 * LEASE
+
+
 def test_publishing_asks_once_more(redis: Redis, tmp_path: Path) -> None:
     """Not in the main thread, where nothing would interrupt."""
     store, raised = Store(tmp_path / "store", LEASE), list[BaseException]()

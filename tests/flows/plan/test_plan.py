@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -11,6 +12,7 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flows.plan import plan as plans
+from flows.plan.cost_history import tokens_per_second
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
@@ -140,6 +142,23 @@ def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys
     assert "BERT-base" not in below
 
 
+@pytest.mark.parametrize("spelling", ["{0}/other/..", "../{0.name}/model", "model"])
+def test_a_key_does_not_depend_on_the_path_to_the_backbone(
+    spelling: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model" / "other").mkdir(parents=True)
+    backbone = save_backbone(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    changes = ["dataset.path=nowhere", *SMALL_LENGTHS]
+
+    keys = [
+        plan(capsys, tmp_path / "store", "cot_mae", [f"backbone.weights={name}", *changes])[0]["initialise", ""]["key"]
+        for name in (backbone, spelling.format(tmp_path if "model" in spelling else backbone))
+    ]
+
+    assert keys[0] == keys[1] != "–"
+
+
 @stage(version=1, table=Pairs)
 def given_pairs(out: Path) -> None:
     """Texts with a context each."""
@@ -157,7 +176,8 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     changes = [f"backbone.weights={backbone}", "dataset.path=nowhere", *SMALL_LENGTHS]
     small = [*changes, "pretrain.steps=3", "pretrain.batch=4", "pretrain.mix=null", "pretrain.probe=null"]
     recipe, _ = load_recipe("cot_mae", small)
-    start = initialise(sources.weights(recipe.backbone.weights), settings=recipe.backbone)
+    named = recipe.backbone.model_copy(update={"weights": sources.stated_name(str(backbone))})
+    start = initialise(sources.weights(str(backbone)), settings=named)
     built = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
     log = [json.loads(line) for line in (built.path / "logs" / "metrics.jsonl").read_text().splitlines()]
     rate = sorted(row["tokens_per_second"] for row in log)[1]
@@ -177,6 +197,10 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert "hours of pretrain: estimated as FLOPs / " in output
     assert other["initialise", ""]["disk"].startswith("~")
     assert f"hours of initialise: estimated as {start.reference} took, built from the same inputs" in output
+
+
+def test_a_stage_without_a_log_has_no_rate(tmp_path: Path) -> None:
+    assert tokens_per_second(tmp_path, SimpleNamespace(stage="score")) == 0.0  # a teacher's scores are not logged
 
 
 def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: pytest.CaptureFixture[str]) -> None:

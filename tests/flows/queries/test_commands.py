@@ -82,8 +82,12 @@ def rows(result: BuildResult) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_a_corpus_is_built_brought_up_to_date_and_replaced(
-    make: Make, changes: list[str], collection: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    make: Make, changes: list[str], collection: Path, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
     first = make()
 
     assert first.version.name == f"{NAME}@1"
@@ -108,7 +112,13 @@ def test_a_corpus_is_built_brought_up_to_date_and_replaced(
     (tmp_path / "ids.txt").write_text("d1\n \nd5\n")
     assert replace(recipe, store, str(tmp_path / "ids.txt"), None) == "replaced: 2 passages of 2 documents, of tiny"
     again = replace(recipe, store, str(tmp_path / "ids.txt"), None)  # as of a command that was cut off
-    assert again == "requested before, and not built yet: 2 passages of 2 documents, of tiny"
+    assert again == "requested before, and in no version yet: 2 passages of 2 documents, of tiny"
+    with monkeypatch.context() as cut:
+        cut.setattr("flows.queries.build.note_version", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            make()
+    again = replace(recipe, store, str(tmp_path / "ids.txt"), None)  # nor does it resample what was generated
+    assert again == "requested before, and in no version yet: 2 passages of 2 documents, of tiny"
     third = make()
     drawn = {row["doc_id"]: row["draw"] for row in rows(third)}
     assert drawn == {row["doc_id"]: int(row["doc_id"] in ("d1", "d5")) for row in rows(third)}

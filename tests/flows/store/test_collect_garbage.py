@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from flows.store.needs import keep
 from storage.artifact import Artifact
 from storage.errors import DamagedArtifact
 from storage.store.run_notes import noted, read_notes
@@ -75,6 +76,24 @@ def test_what_is_young_is_kept_with_all_that_it_was_made_of(store: Store, capsys
     assert command(capsys, "gc", "--delete", "--store", store.root).code == 0
 
     assert artifacts(store) == {passages.reference, young.reference}
+
+
+def test_what_another_folder_needs_is_kept_until_it_is_given_up(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = finished_runs.split_corpus(settings=Made(queries=7))
+    needing = derived(passages, settings=Made(queries=7))
+    keep(store, Path("adapt/mine"), [needing.reference])
+
+    assert sweep(capsys, store, "--unfinished").code == 0
+    assert artifacts(store) == {passages.reference, needing.reference}
+    kept = store.root / "reports" / "adapt" / "mine" / "kept.json"
+    kept.write_text("{")
+    ended = sweep(capsys, store)
+    assert [ended.code, "kept.json: expected a list of references" in ended.err] == [2, True]
+    kept.unlink()
+    assert sweep(capsys, store).code == 0
+    assert artifacts(store) == set()
 
 
 @pytest.mark.parametrize("age", ["", "1", "-1d", "1w", "1.5h", "12h ", "¹d", "9999999999d"])
