@@ -34,12 +34,15 @@ class Case:
     repeats: int = REPEATS
     units: Mapping[str, float | Callable[[Any], float]] = field(default_factory=dict)
     """The amounts of work in a turn, or of its results: {"tokens": 83_000}. They are shown as rates per second."""
+    per: str | None = None
+    """The unit of which the time is compared, where contenders' results have different amounts; None for turns."""
 
 
 def held(case: Case, device: str = "cpu") -> dict[str, Any]:
-    """Let a case's contenders take turns. Returns medians of seconds, ratios to ours, rates, and what was compared."""
+    """Let a case's contenders take turns. Returns medians of seconds, speedups, rates, and what was compared."""
     returned = {name: work() for name, work in case.contenders.items()}
     seconds: dict[str, list[float]] = {name: [] for name in case.contenders}
+    compared: dict[str, list[float]] = {name: [] for name in case.contenders}
     for turn in range(case.repeats):
         names = list(case.contenders)
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
@@ -48,25 +51,30 @@ def held(case: Case, device: str = "cpu") -> dict[str, Any]:
             started = clock(device)
             returned[name] = case.contenders[name]()
             seconds[name].append(clock(device) - started)
+            amount = 1.0 if case.per is None else _amount(case.units[case.per], returned[name])
+            compared[name].append(seconds[name][-1] / amount)
     comparison = case.compared(returned)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     return {
         "turns": case.repeats,
         "seconds": {name: _rounded(median) for name, median in medians.items()},
         "times_faster": {
-            name: _ratios(times, seconds[OURS], case.targets.get(name))
-            for name, times in seconds.items()
+            name: _ratios(times, compared[OURS], case.targets.get(name))
+            for name, times in compared.items()
             if name != OURS
         },
+        "per": case.per,
         "rates": {
-            unit: {
-                name: _rounded((number(returned[name]) if callable(number) else number) / median)
-                for name, median in medians.items()
-            }
+            unit: {name: _rounded(_amount(number, returned[name]) / median) for name, median in medians.items()}
             for unit, number in case.units.items()
         },
         "found": dict(comparison),
     }  # fmt: skip
+
+
+def _amount(number: float | Callable[[Any], float], returned: object) -> float:
+    """Return an amount of work, which may depend on the results."""
+    return number(returned) if callable(number) else number
 
 
 def clock(device: str) -> float:
@@ -81,7 +89,7 @@ def clock(device: str) -> float:
 
 
 def _ratios(theirs: list[float], ours: list[float], target: float | None) -> dict[str, float | None]:
-    """Return the ratio of a baseline's seconds to ours for each turn, as median, lowest and highest."""
+    """Return the ratio of a baseline's times to ours for each turn, as median, lowest and highest."""
     ratios = [peer / own for peer, own in zip(theirs, ours, strict=True)]
     summary = {"median": statistics.median(ratios), "lowest": min(ratios), "highest": max(ratios)}
     return {**{name: _rounded(ratio) for name, ratio in summary.items()}, "target": target}

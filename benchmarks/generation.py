@@ -7,8 +7,8 @@ fifteen tokens, as queries do. The precision is float32 on a CPU and bfloat16 on
 - `generate, five sequences`: the same with `num_return_sequences`;
 - `CTranslate2`, if it is installed, sorts by length and batches by tokens itself.
 
-Each contender samples other queries, so their lengths are compared. A second case generates ours in other orders and
-batch sizes, and counts the queries that stay the same.
+Each contender samples other queries, so speedups are those of a generated token. A second case generates ours in other
+orders and batch sizes, and counts the queries that stay the same.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ DEVICES = ("cpu", "cuda")
 QUERIES = 5
 SEED = 1
 ALIKE = 4.0  # standard errors by which the mean lengths of two contenders' queries may differ
+TOKENS = "generated tokens"
 CALLS, SEQUENCES, CTRANSLATE2 = "generate, five calls", "generate, five sequences", "CTranslate2"
 TARGETS = {"cpu": {CALLS: 3.0, CTRANSLATE2: 1.0}, "cuda": {CALLS: 8.0, CTRANSLATE2: 1.3}}
 
@@ -100,7 +101,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
                 SEQUENCES: partial(plain(folder, on, settings, size.plain_batch, QUERIES), given),
             },
             {CALLS: TARGETS[device][CALLS]}, compared_queries, repeats=3,
-            units={"queries": QUERIES * len(given), "generated tokens": num_written},
+            units={"queries": QUERIES * len(given), TOKENS: num_written}, per=TOKENS,
         )  # fmt: skip
         more = passages(size.passages * size.longer, size.model)
         contenders = {OURS: partial(ours(folder, on, settings), more)}
@@ -110,7 +111,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
             f"the same for each of {len(more)} passages", contenders,
             {name: target for name, target in TARGETS[device].items() if name in contenders},
             lambda written: {**compared_queries(written), **equal_queries(folder, on, more, settings)},
-            repeats=3, units={"queries": QUERIES * len(more), "generated tokens": num_written},
+            repeats=3, units={"queries": QUERIES * len(more), TOKENS: num_written}, per=TOKENS,
         )  # fmt: skip
 
 

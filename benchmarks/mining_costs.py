@@ -85,9 +85,17 @@ def section(share: float, chip: str, peak: float) -> Iterator[str]:
         "(the last two assumed). Vectors that fit into half of a GPU's memory are copied once a GPU, others once for "
         f"each shard of up to {PARTS_PER_SHARD * QUERIES_PER_PART:,} queries, which is also what an interruption costs "
         "a GPU. Lists are then scored in double precision on the CPU. A round can mine with an approximate index "
-        "instead (`mine_approximate`)."
+        "instead (`mine_approximate`). One disk feeds all GPUs: where it is the slowest, more GPUs do not help."
     )
-    heads = "representation", "on disk", "copied, 1 GPU", "copied, 8 GPUs", "in GPU memory", "hours on 1", "hours on 8"
+    heads = (
+        "representation",
+        "on disk",
+        "copied, 1 GPU",
+        "copied, 8 GPUs",
+        "read in GPU memory",
+        "hours on 1",
+        "hours on 8",
+    )
     yield from ["", f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for mining in (DENSE, LEXICAL, LATE, HYBRID):
         size = mining.stored * PASSAGES

@@ -29,14 +29,17 @@ svg { background: #fff; color-scheme: light dark; font: 13px system-ui, "Segoe U
 }
 """
 
+TITLES = {"Bm25 mining": "BM25 mining", "Pretraining": "Pre-training"}
+"""Titles of sections that are not the capitalised name of the benchmark."""
 
 HEAD = """# Speed, compared with baselines
 
 Written by `make bench` from `benchmarks/results/`. Each benchmark runs the project and its baselines in one process,
-interleaved, on the same work. Where results must be equal, that is checked before a number is written; approximate
-engines and sampled texts differ, and their rows say how. On a CPU, seconds are CPU seconds on one thread. A speedup is
-the median of the turns' ratios, with the lowest and the highest. `make bench` fails where one falls by more than a
-quarter below the *recorded* one.
+interleaved, on the same work. In a *turn* the project and every baseline do it once. Where results must be equal, that
+is checked before a number is written; approximate engines and sampled texts differ, and their rows say how. On a CPU,
+seconds are CPU seconds on one thread. A *speedup* is the median of the turns' ratios, with the lowest and the highest:
+above 1 the project is faster. A *target* is what the project aims at. *Recorded* is the first measured speedup, or a
+later one that replaced it: `make bench` fails where a speedup falls by more than a quarter below it.
 
 ![Speedup over each baseline, by benchmark; the tables below have the numbers](images/speed.svg)
 """
@@ -59,19 +62,43 @@ def documents() -> dict[Path, str]:
 def page(benchmarks: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any]]) -> str:
     """Return the page."""
     return "\n".join([
-        HEAD,
+        HEAD, *summary([*benchmarks, *gpu]), "",
         *(line for result in benchmarks for line in section(result)),
         "## On a GPU", "",
         *([line for result in gpu for line in section(result)] or [NO_GPU, ""]),
     ])  # fmt: skip
 
 
+def summary(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield how many targets are met, and a line for each baseline that is faster than the project."""
+    every = [
+        (title(result), peer, ratio)
+        for result in benchmarks
+        for case in result["cases"].values()
+        for peer, ratio in case["times_faster"].items()
+    ]
+    aimed = [ratio for _, _, ratio in every if ratio["target"] is not None]
+    yield f"{sum(map(met, aimed))} of {len(aimed)} targets are met. Slower than the baseline:"
+    yield ""
+    slower = [
+        f"- {name}: {ratio['median']:.3g} times as fast as {peer}" for name, peer, ratio in every if ratio["median"] < 1
+    ]
+    yield from slower or ["- nothing"]
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """Return the title of a benchmark's section."""
+    words = str(result["benchmark"]).replace("_", " ").capitalize()
+    return TITLES.get(words, words)
+
+
 def section(result: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a benchmark's section: table, facts and machine."""
-    yield from [f"## {result['benchmark'].replace('_', ' ').capitalize()}", "", result["what"], ""]
+    yield from [f"## {title(result)}", "", result["what"], ""]
     for name, case in result["cases"].items():
-        title = f"**{name}** ({case['turns']} turns)"
-        yield from [title, "", "| | seconds | speedup | target | recorded |", "|---|---|---|---|---|"]
+        per = f"; the speedup is that of {case['per']} a second" if case.get("per") else ""
+        heading = f"**{name}** ({case['turns']} turns{per})"
+        yield from [heading, "", "| | seconds | speedup | target | recorded |", "|---|---|---|---|---|"]
         for contender, seconds in case["seconds"].items():
             yield f"| {contender} | {seconds:.4g} | {' | '.join(_words(case['times_faster'].get(contender)))} |"
         yield ""
@@ -120,8 +147,8 @@ def picture(benchmarks: Sequence[Mapping[str, Any]]) -> str:
     height = TOP
     for result in benchmarks:
         height += HEADING
-        title = f"{result['benchmark'].replace('_', ' ')}{', on a GPU' if result['device'] == 'cuda' else ''}"
-        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(title)}</text>')
+        heading = f"{title(result)}{', on a GPU' if result['device'] == 'cuda' else ''}"
+        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(heading)}</text>')
         for name, case in result["cases"].items():
             lines.append(f'<text class="soft small" x="{EDGE}" y="{height + 8}">{escape(_cut(name, 76))}</text>')
             height += CASE

@@ -1,4 +1,4 @@
-"""A step of pre-training, from masks to AdamW; the plain one pads texts and contexts, short as queries, to 144 tokens.
+"""A step of pre-training, from masks to AdamW; the plain one pads every text, and contexts as short as queries, to 144.
 
 The baseline is `benchmarks/plain_pretraining.py`. Both start with equal weights and read the same texts of random
 WordPiece tokens: as long as the leads of Wikipedia's articles (half of them have 70 to 133 tokens), cut to 144, or all

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from benchmarks import results
-from benchmarks.limits import in_bytes
+from tasks.runtime.formatting import in_units
 
 FILES = "rehearsal_*.json"
 STAGES = ("stage", "round", "rows", "seconds", "growth", "hours", "memory", "disk")
@@ -48,15 +48,21 @@ def tables(result: Result) -> Iterator[str]:
         yield _row([
             measured["stage"], measured["round"], "" if rows is None else f"{rows:,}", f"{measured['seconds']:.1f}",
             "" if hours is None else f"N^{stage['growth']:.1f}", "" if hours is None else f"{hours:,.2f}",
-            in_bytes(stage["memory"]), in_bytes(stage["disk"]),
+            _size(stage["memory"]), _size(stage["disk"]),
         ])  # fmt: skip
     if result["steps"]:
         yield from ["", *_head(STEPS)]
     for step in result["steps"]:
         hours = "not known" if step["hours"] is None else f"{step['hours']:,.0f}"
         numbers = (f"{step['chunk']:,}", f"{step['rows']:,}", f"{step['seconds']:,.1f}")
-        yield _row([step["stage"], step["round"], *numbers, in_bytes(step["counted_bytes"]), hours])
-    yield from ["", f"Named as what would break: {'; '.join(result['problems']) or 'nothing'}."]
+        yield _row([step["stage"], step["round"], *numbers, _size(step["counted_bytes"]), hours])
+    named = "; ".join(result["problems"]) or "nothing"
+    yield from ["", f"Named as what would break, extrapolated from {small:,} and {large:,} passages: {named}."]
+
+
+def _size(num_bytes: float) -> str:
+    """Return bytes with their unit; a dash below 50 MB, which is noise."""
+    return "–" if num_bytes < 5e7 else in_units(num_bytes)
 
 
 def _head(names: Sequence[str]) -> list[str]:

@@ -126,8 +126,9 @@ def reproductions(costs: Result, steps: Result) -> Iterator[str]:
     """Yield GPU hours by paper and stage, hours on several GPUs, and the hardware that the papers used."""
     yield (
         "Hours are counted FLOPs over a share of the GPU's peak. In pre-training, training and encoding the share is "
-        "that of [the recipe's own step](#steps-on-a-gpu), else of the stage's first step there. It was measured on "
-        f"an {steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. Teacher and "
+        "what [the recipe's own step](#steps-on-a-gpu) reached; a recipe without a measured step gets that of the "
+        "first step of this kind in the table there. It was measured on an "
+        f"{steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. Teacher and "
         f"search are assumed to reach {TARGET:.0%}, and queries, which are generated a token at a time, "
         f"{WRITING:.0%}. `pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder "
         "only, each operation at the rate that fits all measured steps."
@@ -149,8 +150,9 @@ def reproductions(costs: Result, steps: Result) -> Iterator[str]:
     yield from ["",
                 "Compared with what the papers used for pre-training, and with the share of their chips' peak that "
                 "this was:", "",
-                "| recipe | what | theirs | chip hours | of the peak | the same on as many at "
-                f"{TARGET:.0%} | as hours on 8 {CHIP} | source |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+                "| recipe | what | the authors' GPUs and time | GPU hours | share of the peak reached | hours on these "
+                f"at {TARGET:.0%} | hours on 8 {CHIP}, estimated | source |",
+                "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in reported():
         yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, steps))} | {row['source']} |"
     yield ""

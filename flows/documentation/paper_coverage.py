@@ -140,7 +140,7 @@ def _measured(recipe: Recipe[Any], run: str) -> frozenset[tuple[str, str]]:
 
 
 def _summary() -> str:
-    lines = ["| paper | numbers | of rows trained by the authors | reproduced by a recipe |", "|---|---:|---:|---:|"]
+    lines = ["| paper | numbers | of rows trained by the authors | with a recipe |", "|---|---:|---:|---:|"]
     for paper in PAPERS.values():
         numbers = [number for number in printed_numbers() if number.row.paper == paper]
         trained = [number for number in numbers if origin(number.row)[0] == "trained"]

@@ -6,12 +6,12 @@ Numbers in documents are never typed by hand: a test compares the documents with
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
-from flows.study.claims import RESULTS, Study, load_study
+from flows.study.claims import RESULTS, Study, Trial, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from flows.study.order import needed
 from storage.files import write_atomically
@@ -20,7 +20,7 @@ from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_par
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part
 from tasks.report.page.study_markdown import Claimed, pictures, runs_page, study_part
-from tasks.report.page.study_summary import Answer, study_brief, study_summary
+from tasks.report.page.study_summary import Answer, Runs, study_brief, study_summary
 
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
@@ -34,12 +34,12 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
-    trials = needed(study)
-    runs = [run for trial in trials if (run := read_study_run(trial.folder(results)))]
+    kept = {trial: read_study_run(trial.folder(results)) for trial in needed(study)}
+    runs = [run for run in kept.values() if run]
     return images | {
         RESULTS_PAGE: _results(study, claims, drawn, runs),
         RUNS_PAGE: f"{runs_page(runs)}\n",
-        README: _readme(study, claims, (len(runs), len(trials))),
+        README: _readme(study, claims, _numbers(study, kept)),
     }
 
 
@@ -61,8 +61,16 @@ def _matrices() -> list[str]:
     return [matrix_part(json.loads(file.read_text()), remarks.get(file.stem, "")) for file in files]
 
 
-def _readme(study: Study, claims: Sequence[Claimed], kept: tuple[int, int]) -> str:
-    brief = study_brief(study.question, answers(study, claims), claims, kept)
+def _numbers(study: Study, kept: Mapping[Trial, StudyRun | None]) -> Runs:
+    """Return how many runs of the claims and, beyond them, of the learning curves are kept and needed."""
+    claimed = needed(study, [claim.name for claim in study.claims])
+    further = kept.keys() - set(claimed)
+    done = [sum(kept[trial] is not None for trial in trials) for trials in (claimed, further)]
+    return Runs((done[0], len(claimed)), (done[1], len(further)))
+
+
+def _readme(study: Study, claims: Sequence[Claimed], runs: Runs) -> str:
+    brief = study_brief(study.question, answers(study, claims), claims, runs)
     return with_part(README.read_text(), f"{brief}\n", (FIRST, LAST), README)
 
 
@@ -75,7 +83,7 @@ def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:
     for advice in study.advice:
         claim, pair = compared[advice.claim, advice.arm, advice.than]
         words = {"supported": advice.supported, "contradicted": advice.contradicted}.get(pair.verdict, advice.undecided)
-        chosen.append(Answer(advice.asks if pair.missing else words, pair, claim.metric))
+        chosen.append(Answer(advice.asks if pair.missing else words, pair, claim.metric, claim.verdict))
     return chosen
 
 

@@ -52,6 +52,34 @@ def test_ratios_are_of_turns_and_the_first_turn_is_not_counted(by_the_clock: Cal
     assert order == ["ours", "peer", "ours", "peer", "peer", "ours", "ours", "peer"]  # each begins in its turn
 
 
+def test_a_speedup_per_unit_does_not_reward_results_that_are_shorter(by_the_clock: Callable[[float], None]) -> None:
+    def contender(text: str) -> Callable[[], str]:
+        def work() -> str:
+            by_the_clock(float(len(text)))  # both are as fast
+            return text
+
+        return work
+
+    results = held(
+        Case("work", {OURS: contender("ab"), "peer": contender("abcd")}, units={"letters": len}, per="letters")
+    )
+
+    assert results["times_faster"]["peer"] == {"median": 1.0, "lowest": 1.0, "highest": 1.0, "target": None}
+    assert [results["per"], results["seconds"]] == ["letters", {OURS: 2.0, "peer": 4.0}]
+
+
+def test_the_page_counts_targets_and_names_what_is_slower() -> None:
+    ratios = {
+        "fast": {"median": 2.0, "target": 1.5},
+        "slow": {"median": 0.5, "target": 1.0},
+        "equal": {"median": 1.0, "target": None},
+    }
+    lines = list(page.summary([{"benchmark": "bm25_mining", "cases": {"work": {"times_faster": ratios}}}]))
+
+    assert lines[0] == "1 of 2 targets are met. Slower than the baseline:"
+    assert lines[2:] == ["- BM25 mining: 0.5 times as fast as slow"]
+
+
 def test_results_that_differ_end_a_benchmark() -> None:
     def unequal(returned: Any) -> dict[str, Any]:
         assert returned[OURS] == returned["peer"], "other lists"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison
+from tasks.evaluation.claim_verdicts import CostComparison, SystemComparison, Verdict
 from tasks.report.page.study_markdown import Claimed, difference_in_words, verdict_counts
 from tasks.report.page.templates import template
 
@@ -18,14 +18,31 @@ class Answer:
     """The answer, or the question while runs are missing."""
     comparison: SystemComparison | CostComparison
     metric: str | None
+    of_claim: Verdict
+    """The verdict of the claim that the comparison is a part of."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The numbers of runs that are kept and needed, as pairs: those of the claims, and further ones of the curves."""
+
+    claims: tuple[int, int]
+    curves: tuple[int, int]
+
+    def in_words(self) -> str:
+        """Return how many runs are done."""
+        done, needed = self.claims
+        words = f"{'all' if done == needed else f'{done:,} of'} {needed:,} runs of the claims are done"
+        more, wanted = self.curves
+        return words + f", and {more:,} of {wanted:,} further runs of the learning curves" * (wanted > 0)
 
 
 UNDECIDED = "Not known yet: no comparison has all of its runs."
 
 
-def study_brief(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], runs: tuple[int, int]) -> str:
+def study_brief(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], runs: Runs) -> str:
     """Return the study in a paragraph: question, first answer, verdicts, and the numbers of kept and of needed runs."""
-    done = f"{runs[0]:,} of {runs[1]:,} runs are done"
+    done = runs.in_words()
     if all(claim.verdict == "not run" for claim in claims):
         return f"{question} Not known yet: {done}, and none of the {len(claims)} claims has a verdict."
     first, _ = _first_answer(answers)
@@ -53,4 +70,5 @@ def _with_result(answer: Answer) -> str:
     pair = answer.comparison
     if pair.missing:
         return f"{answer.words} {pair.runs[0]} of {pair.runs[1]} runs are kept, so there is no answer yet."
-    return f"{answer.words} Difference: {difference_in_words(pair)} {answer.metric}, {pair.verdict}."
+    part = "" if answer.of_claim == pair.verdict else f" in this comparison; the claim as a whole is {answer.of_claim}"
+    return f"{answer.words} Difference: {difference_in_words(pair)} {answer.metric}, {pair.verdict}{part}."
