@@ -137,9 +137,9 @@ class GpuPlan:
 
 
 def gpu_needs(estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu) -> list[Need]:
-    """Return what the stages that run an encoder need, in the plan's order."""
+    """Return what the stages that run an encoder and are still to build need, in the plan's order."""
     plan = GpuPlan(estimate, gpu)
-    return [plan.of(step) for step in steps if passes_texts(step)]
+    return [plan.of(step) for step in steps if passes_texts(step) and not step.cached]
 
 
 def gpu_table(name: str, needs: list[Need]) -> Table:
@@ -164,6 +164,6 @@ def gpu_total(name: str, needs: Sequence[Need], num_stages: int) -> str:
     if not known:
         return ""
     return (
-        f"in total on one {name}: at most {in_words_of_time(sum(known))}, for {len(known)} of {num_stages} stages; the "
-        "others run no encoder, such as generate_queries and search, or their number of texts is not known"
+        f"in total on one {name}: at most {in_words_of_time(sum(known))}, for {len(known)} of {num_stages} stages to "
+        "build; the others run no encoder, such as generate_queries and search, or their number of texts is not known"
     )

@@ -74,7 +74,7 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
     say(legend(plan.rows))
     if gpu is not None and figures is not None:
         console.print(gpu_table(Path(gpu).stem, plan.needs))
-        if on_gpu := gpu_total(Path(gpu).stem, plan.needs, len(plan.rows)):
+        if on_gpu := gpu_total(Path(gpu).stem, plan.needs, missing):
             say(on_gpu)
         say(figures.rates(Path(gpu).stem))
         say("memory and bytes are counted, every text at its full length; docs/scale.md compares them with an H100")

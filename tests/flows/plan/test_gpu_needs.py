@@ -1,16 +1,22 @@
 """`pretrieve plan --gpu` states memory and hours, and proposes a chunk that fits."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flows.plan.costs import in_words_of_time
+from flows.plan.costs import CostEstimate, in_words_of_time
+from flows.plan.gpu_needs import gpu_needs
 from flows.plan.gpus import GIB, Gpu, find_gpu
+from flows.plan.plan import planned
 from flows.plan.show import show_plan
+from flows.recipe.load import load_recipe
 from flows.recipe.shipped import GPUS, shipped_recipes
 from storage.errors import UserError
 from storage.formats.yaml_files import read_yaml
+from storage.store import sources
+from storage.store.store import Store
 from tests.tiny import save_backbone
 
 LENGTH = 24
@@ -63,6 +69,18 @@ def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
     assert "matrix products reach 41% of the peak" in printed
     assert "GFLOP/s" not in printed, "this machine was measured"
     assert "compares them with an H100" in printed
+
+
+def test_what_is_built_needs_no_gpu(tmp_path: Path, changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, path = load_recipe("cot_mae", changes)
+    with sources.assuming_present():
+        steps = list(planned(recipe, path.stem, Store(tmp_path / "store")).done.values())
+        estimate = CostEstimate(recipe, steps)
+        built = [replace(step, cached=step.stage == "pretrain") for step in steps]
+        stages = {need.stage for need in gpu_needs(estimate, built, find_gpu("h200"))}
+
+    assert stages == {"train", "encode"}
 
 
 def test_every_known_gpu_states_its_source_and_is_no_recipe() -> None:
