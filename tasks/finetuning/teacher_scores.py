@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_table
+from storage.rows import table_blocks
 from storage.tables import TeacherScores
 from tasks.finetuning.training_data import TrainingData
 
@@ -23,14 +23,17 @@ class ScoreLookup:
 
     @staticmethod
     def read(scores: Artifact[TeacherScores], data: TrainingData) -> ScoreLookup:
-        """Read the scores of the queries that are trained on."""
-        rows = read_table(scores, TeacherScores)
-        query_rows, passage_rows = data.query_index.rows(rows["query_id"]), data.corpus.index.rows(rows["passage_id"])
-        known = (query_rows >= 0) & (passage_rows >= 0)
-        if not known.any():
+        """Read the scores of the queries that are trained on: 12 bytes a pair, whatever the length of the ids."""
+        pairs, values = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+        for block in table_blocks(scores.path, TeacherScores):
+            query_rows = data.query_index.rows(block["query_id"])
+            passage_rows = data.corpus.index.rows(block["passage_id"])
+            known = (query_rows >= 0) & (passage_rows >= 0)
+            pairs.append(query_rows[known] * len(data.corpus) + passage_rows[known])
+            values.append(block["score"].to_numpy()[known])
+        if not sum(map(len, pairs)):
             raise UserError(f"{scores.reference}: no score is of a query and a passage that are trained on")
-        pairs = query_rows[known] * len(data.corpus) + passage_rows[known]
-        return ScoreLookup(data, pairs, rows["score"].to_numpy()[known], scores.reference)
+        return ScoreLookup(data, np.concatenate(pairs), np.concatenate(values), scores.reference)
 
     def of(self, queries: Sequence[int], passages: Sequence[int]) -> NDArray[np.float32]:
         """Return the scores of queries with their own passages, [Q, G]; raise UserError if one is missing."""
