@@ -74,6 +74,18 @@ def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
     assert {row["text"] for row in beir.texts(tmp_path / "training", "corpus")} == {row["text"] for row in rows}
 
 
+def test_documents_of_only_a_title_are_no_duplicates(tmp_path: Path) -> None:
+    rows = documents(100)
+    rows += [TextRow(doc_id=f"t{n}", title=f"Only  title {n // 2}", text=" ") for n in range(40)]
+    generated = {row["doc_id"]: [f"what is {row['doc_id']}"] for row in rows}
+
+    write_collections(tmp_path, rows, of_generated(rows, generated), None)
+
+    training = tmp_path / "training"
+    judged = ids(training, "train") | ids(training, "heldout")
+    assert [judged[f"t{n}?0"] for n in range(0, 40, 2)] == [{f"t{n}", f"t{n + 1}"} for n in range(0, 40, 2)]
+
+
 def test_too_few_documents_are_an_error(tmp_path: Path) -> None:
     rows = documents(8)
     with pytest.raises(UserError, match="pseudo-queries to train on and"):
