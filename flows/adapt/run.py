@@ -70,7 +70,7 @@ def adapt(
     documents = list(read_documents(request.collection))
     judgements = None
     if request.judgements is not None:
-        judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
+        judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents}, surveyed.form)
     with started(request):
         pseudo = pseudo_queries(
             request, documents, start, surveyed, store, print_line=print_line, with_server=with_server

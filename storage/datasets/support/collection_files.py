@@ -70,15 +70,33 @@ def read_documents(path: Path) -> Iterator[TextRow]:
         yield from _of_rows(path, form)
 
 
+def id_without_blanks(name: str, form: str) -> str:
+    """Return the document id for a file's path or a row's id, which may have blanks, in a collection of this form."""
+    if form == BEIR_FOLDER:  # whose loader refuses blanks
+        return name
+    return ("%20" if form == TEXT_FILES else "_").join(name.split())
+
+
 def _of_files(folder: Path) -> Iterator[TextRow]:
     """Yield a document for each file; its id is the path below the folder, without blanks."""
-    for file in _text_files(folder):
-        doc_id = checked_id("%20".join(_name(file.relative_to(folder)).split()), str(folder))
+    ids = {file: _file_id(file, folder) for file in _text_files(folder)}
+    seen = Unique()
+    for doc_id in ids.values():
+        seen.add(doc_id)
+    seen.check(
+        lambda: ((str(file), doc_id) for file, doc_id in ids.items()),
+        remedy="an id is the file's name with %20 for blanks; rename one of the files",
+    )
+    for file, doc_id in ids.items():
         if file.suffix.lower() in PAGES:
             title, text = read_page(file)
         else:
             title, text = _heading("\n".join(text for _, text in read_lines(file)), file.suffix.lower())
         yield {"doc_id": doc_id, "title": title, "text": text}
+
+
+def _file_id(file: Path, folder: Path) -> str:
+    return checked_id(id_without_blanks(_name(file.relative_to(folder)), TEXT_FILES), str(folder))
 
 
 def _name(path: Path) -> str:
@@ -121,7 +139,7 @@ def _numbered(file: Path, form: str) -> Iterator[tuple[str, TextRow]]:
     for number, (where, row) in enumerate(_rows(file, form), 1):
         columns = _columns(row, where)
         text, title, doc_id = (_value(row, columns[role], where) for role in ("text", "title", "id"))
-        name = checked_id("_".join(doc_id.split()) or str(number), where)
+        name = checked_id(id_without_blanks(doc_id, form) or str(number), where)
         yield where, {"doc_id": name, "title": title, "text": text}
 
 

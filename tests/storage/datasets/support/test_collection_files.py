@@ -59,6 +59,18 @@ def test_each_line_of_json_has_columns_of_its_own(tmp_path: Path) -> None:
     assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b")]
 
 
+@pytest.mark.parametrize(("first", "second"), [("a  b.txt", "a b.txt"), ("a b.txt", "a%20b.txt")])
+def test_files_whose_ids_become_equal_are_both_named(first: str, second: str, tmp_path: Path) -> None:
+    for name in (first, second, "c.txt"):
+        (tmp_path / name).write_text(name)
+
+    with pytest.raises(UserError) as error:
+        as_rows(tmp_path)
+
+    already = f"{tmp_path / second}: the id a%20b.txt is already in {tmp_path / first}; "
+    assert str(error.value) == already + "an id is the file's name with %20 for blanks; rename one of the files"
+
+
 def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
     beir, pages = tmp_path / "beir", tmp_path / "pages"
     beir.mkdir()
