@@ -109,11 +109,13 @@ def answer_list(value: object, where: str) -> list[str]:
 
 
 def _as_json(value: object) -> str:
-    """Return the beginning of a value as JSON."""
+    """Return the beginning of a value as JSON, or as Python writes one of Parquet that JSON cannot have."""
     try:
         return json.dumps(value)[:40]
     except RecursionError:
         return quoted(value)
+    except TypeError:  # bytes, a date, a decimal
+        return f"{quoted(value)}; convert the column to text"
 
 
 def _decoded(line: bytes, where: str) -> str:

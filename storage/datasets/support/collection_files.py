@@ -7,6 +7,7 @@ of .txt, .md and .html files. Files may be gzipped where they are lines.
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -144,13 +145,25 @@ def _numbered(file: Path, form: str) -> Iterator[tuple[str, TextRow]]:
 
 
 def _value(row: Mapping[str, Any], column: str | None, where: str) -> str:
-    """Return the text of a column, "" without one; numbers are ids and titles, too, but no documents."""
+    """Return the text of a column, "" where it is missing; numbers are ids and titles, too, but no documents."""
     value = None if column is None else row.get(column)
-    if value is None:
+    if column is None or value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, int | float) and column is not None and column.lower() not in TEXTS:
+    if isinstance(value, int | float) and column.lower() not in TEXTS:
         value = str(value)
-    return text_field({str(column): value}, str(column), where)
+    if isinstance(value, bytes):  # of Parquet, where some programs do not mark text as such
+        value = _decoded(value, column, where)
+    return text_field({column: value}, column, where)
+
+
+def _decoded(value: bytes, column: str, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{where}: the field '{column}' is not UTF-8 (byte {error.start + 1} is 0x{value[error.start]:02x}); "
+            "expected text; convert the column to text"
+        ) from None
 
 
 def _rows(file: Path, form: str) -> Iterator[Row]:

@@ -6,6 +6,8 @@ import csv
 import gzip
 import json
 import os
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -135,6 +137,48 @@ def test_all_columns_of_a_parquet_file_without_texts_are_named(tmp_path: Path) -
 
     with pytest.raises(UserError, match="found id, words; rename"):
         as_rows(tmp_path / "texts.parquet")
+
+
+def parquet(folder: Path, **columns: pa.Array) -> Path:
+    pq.write_table(pa.table(columns), folder / "texts.parquet")
+    return folder / "texts.parquet"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("id", pa.array([date(2020, 1, 1)]), r"the field 'id' must be text, found datetime\.date\(2020, 1, 1\)"),
+        ("title", pa.array([Decimal("1.5")]), r"the field 'title' must be text, found Decimal\('1\.5'\); convert the"),
+        ("text", pa.array([[b"a"]]), r"the field 'text' must be text, found \[b'a'\]; convert the column to text"),
+        ("text", pa.array([b"a\xff"]), r"the field 'text' is not UTF-8 \(byte 2 is 0xff\); expected text; convert the"),
+        (
+            "text",
+            pa.array([b"a\xff"]).cast(pa.string(), safe=False),
+            r"the column 'text' is not readable \('utf-8' codec .*\); expected text in UTF-8; convert the column",
+        ),
+    ],
+)
+def test_a_value_of_parquet_that_is_no_text_is_named(
+    column: str, values: pa.Array, message: str, tmp_path: Path
+) -> None:
+    nothing, text = pa.nulls(1, values.type), pa.array(["first", "second"])
+    file = parquet(tmp_path, **{"text": text, column: pa.concat_arrays([nothing, values])})
+
+    with pytest.raises(UserError, match=rf"texts\.parquet row 2: {message}"):
+        as_rows(file)
+
+
+def test_text_in_a_binary_column_of_parquet_is_read(tmp_path: Path) -> None:
+    file = parquet(tmp_path, id=pa.array([b"a"]), text=pa.array(["Grün".encode()]))
+
+    assert as_rows(file) == [("a", "", "Grün")]
+
+
+def test_not_a_number_is_a_missing_value(tmp_path: Path) -> None:
+    nan = float("nan")
+    file = parquet(tmp_path, id=pa.array([7.0, nan]), title=pa.array([nan, 1.5]), text=pa.array(["a", "b"]))
+
+    assert as_rows(file) == [("7.0", "", "a"), ("2", "1.5", "b")]
 
 
 def test_numbers_are_ids_and_titles_and_0_is_one(tmp_path: Path) -> None:
