@@ -55,10 +55,23 @@ def test_a_quotation_mark_in_tsv_is_text(tmp_path: Path) -> None:
     assert as_rows(tmp_path / "texts.tsv") == [("1", "", '"Quoted start'), ("2", "", "second")]
 
 
-def test_each_line_of_json_has_columns_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "texts.jsonl").write_text('{"id": 1, "body": "a"}\n{"id": 2, "text": "b", "title": "T"}\n')
+def test_the_first_row_of_json_with_a_column_chooses_it(tmp_path: Path) -> None:
+    rows = ['{"body": "a"}', '{"id": 2, "body": "b", "title": "T", "text": "x"}', '{"id": 5, "body": "c", "name": "N"}']
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
 
-    assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b")]
+    assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b"), ("5", "", "c")]
+
+
+def test_blank_lines_within_a_text_are_kept_in_every_form(tmp_path: Path) -> None:
+    text = "para one\n\n\npara two"
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"id": "a", "title": "T", "text": text}))
+    (tmp_path / "texts.csv").write_text(f'\nid,title,text\n\na,T,"{text}"\n\n')
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.md").write_text(f"\n# T\n\n{text}\n\n")
+
+    expected = [("a", "T", text)]
+    assert as_rows(tmp_path / "texts.jsonl") == as_rows(tmp_path / "texts.csv") == expected
+    assert as_rows(tmp_path / "pages") == [("a.md", "T", text)]
 
 
 @pytest.mark.parametrize(("first", "second"), [("a  b.txt", "a b.txt"), ("a b.txt", "a%20b.txt")])
@@ -110,10 +123,19 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
     ("name", "content", "message"),
     [
         ("texts.csv", "id,words\n1,x\n", "expected a column of texts named text, contents"),
-        ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv row 2: not readable as CSV \(unexpected end"),
-        ("texts.csv", "id,text\n1,x\n2,a, b\n", "row 3: expected 2 columns as in the header, found 3"),
-        ("texts.csv", "id,text\n1,x\n2\n", "row 3: expected a column of texts"),
-        ("texts.jsonl", '{"text": "a"}\n{"words": "b"}\n', r"texts\.jsonl line 2: expected a column of texts"),
+        ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv line 2: not readable as CSV \(unexpected end"),
+        ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n2,"open\n', r"texts\.csv line 7: not readable as CSV"),
+        ("texts.csv", "id,text\n1,x\n2,a, b\n", "line 3: expected 2 fields as in the header, found 3; fix the row"),
+        ("texts.csv", "id,title,text\n1,T,x\n\n2,y\n", "line 4: expected 3 fields as in the header, found 2"),
+        ("texts.tsv", "body\ttext\n\none\ttwo\nthree\n", "line 4: expected 2 fields as in the header, found 1"),
+        ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n1,z\n', "line 7: the id 1 is already in line 3; ids must be unique"),
+        ("texts.jsonl", '{"words": "b"}\n', r"texts\.jsonl line 1: expected a column of texts"),
+        (
+            "texts.jsonl",
+            '{"text": "a"}\n{"body": "b"}\n',
+            "line 2: expected the column text, as in an earlier row; found",
+        ),
+        ("texts.jsonl", '{"_id": 1, "text": "a"}\n{"id": 2, "text": "b"}\n', "line 2: expected the column _id, as in"),
         ("texts.jsonl", '{"id": 1, "text": 5}\n', "the field 'text' must be text, found 5"),
         ("texts.jsonl", '{"id": 1, "text": "half \\ud83d"}\n', "line 1: the field 'text' has half a surrogate pair"),
         ("texts.jsonl", '{"id": "\\ud83d", "text": "a"}\n', "line 1: the field 'id' has half a surrogate pair"),
