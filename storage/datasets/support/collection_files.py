@@ -29,6 +29,7 @@ PAGES = (".html", ".htm", ".xhtml")
 PLAIN = (".txt", ".text", ".md", ".markdown")
 BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
 JSON_LINES, CSV, TSV, PARQUET = (f"a file of {name}" for name in ("JSON lines", "CSV", "TSV", "Parquet"))
+FORMS_OF_LINES = (TEXT_FILES, CSV, TSV)  # whose texts are lines of a file
 
 Row = tuple[str, Mapping[str, Any]]
 Columns = dict[str, str]  # the names of the columns with text, title and id, where there are any
