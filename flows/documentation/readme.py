@@ -51,7 +51,10 @@ def documents() -> dict[Path, str]:
         )
         for page, of_page in terms
     }
-    chain = {IMAGES / f"chain-{scheme}.svg": drawn(CHAIN.read_text(), theme) for scheme, theme in THEMES.items()}
+    chain = {
+        IMAGES / f"chain-{scheme}.svg": drawn(CHAIN.read_text(encoding="utf-8"), theme)
+        for scheme, theme in THEMES.items()
+    }
     badges = {IMAGES / f"{name}.svg": badge(name, value) for name, value in _facts().items()}
     return {README: text} | pages | chain | badges
 
@@ -103,7 +106,9 @@ def highlights() -> str:
     seeds = json.loads(SEEDS.read_text(encoding="utf-8"))["runs"]
     claims = list(zip(*(run["claims"] for run in seeds), strict=True))
     supported = sum(all(claim["supported"] for claim in by_seed) for by_seed in claims)
-    decisions = len(re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(), re.MULTILINE))
+    decisions = len(
+        re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     points = [
         f"**Five papers, row by row.** Recipes measure {covered} of the {len(trained)} printed numbers of systems that "
         f"the authors trained ([coverage](docs/coverage.md)); none has been run at the paper's size "

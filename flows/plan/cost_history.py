@@ -55,7 +55,7 @@ def tokens_per_second(folder: Path, manifest: Manifest) -> float:
     For `encode`: passages × `passage_max_tokens` / seconds, an upper bound.
     """
     if manifest.stage == "encode":
-        passages = json.loads((folder / "vectors.json").read_text())["passages"]
+        passages = json.loads((folder / "vectors.json").read_text(encoding="utf-8"))["passages"]
         return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
-    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "logs" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))
