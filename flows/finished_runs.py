@@ -156,7 +156,7 @@ def _of_folder(name: str, folder: Path) -> FinishedRun:
         reports = next((parent for parent in folder.parents if parent.name == "reports"), reports)
     store = Store.open_or_new(reports.parent)
     try:
-        content = json.loads((folder / PAGE).read_text())
+        content = json.loads((folder / PAGE).read_text(encoding="utf-8"))
         key = content["inputs"].get("report", folder.name)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / PAGE}: expected the report of a run; run its recipe again") from None

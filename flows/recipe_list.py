@@ -38,7 +38,7 @@ class ShippedRecipe:
 
 def recipe_groups() -> dict[str, dict[str, str]]:
     """Return the description of each shipped recipe by its group's heading and its name, in the order of the list."""
-    recipes = [(name, file.read_text()) for name, file in shipped_recipes().items()]
+    recipes = [(name, file.read_text(encoding="utf-8")) for name, file in shipped_recipes().items()]
     by_group: dict[str, dict[str, str]] = {group: {} for group in GROUPS}
     for name, text in recipes:
         by_group[_group(name, text)][name] = _description(text)
@@ -60,7 +60,7 @@ def show_recipes() -> None:
 
 
 def _described(name: str, file: Path) -> ShippedRecipe:
-    content, text = read_yaml(file), file.read_text()
+    content, text = read_yaml(file), file.read_text(encoding="utf-8")
     return ShippedRecipe(name, _group(name, text), _description(text), list(dict.fromkeys(_missing(content))))
 
 

@@ -105,12 +105,12 @@ def open_key(key: str, store: Store) -> Searched:
 def folder_of_store(key: str, folder: Path) -> Path:
     """Return the store of an adaptation's folder; for a key the given one."""
     adapted = Path(key) / ADAPTED
-    return Path(json.loads(adapted.read_text())["store"]) if adapted.is_file() else folder
+    return Path(json.loads(adapted.read_text(encoding="utf-8"))["store"]) if adapted.is_file() else folder
 
 
 def _of_adaptation(folder: Path) -> Searched:
     """Return what is searched for the folder of `pretrieve adapt`, which names its artifacts and has the model."""
-    value = json.loads((folder / ADAPTED).read_text())
+    value = json.loads((folder / ADAPTED).read_text(encoding="utf-8"))
     store = Store.open(Path(value["store"]))
     passages, index, vectors = (artifact(value[name], store) for name in ("passages", "index", "vectors"))
     return Searched(passages, index, vectors, sources.weights(str((folder / MODEL).resolve())))

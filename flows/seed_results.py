@@ -117,9 +117,9 @@ def _cost(runs: Sequence[Content]) -> str:
 def main(paths: Sequence[str]) -> None:
     """Write the kept results of the reports, if there are any, and the README."""
     if paths:
-        content = kept([json.loads(Path(path).read_text()) for path in paths])
+        content = kept([json.loads(Path(path).read_text(encoding="utf-8")) for path in paths])
         write_atomically(FOLDER / f"{content['recipe']}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    write_atomically(README, readme(README.read_text(), json.loads(SHOWN.read_text())))
+    write_atomically(README, readme(README.read_text(encoding="utf-8"), json.loads(SHOWN.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

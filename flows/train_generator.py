@@ -37,7 +37,7 @@ def train(
     with noted(opened, "train-generator", model) as note:
         with session(Session(opened, execution, print_line=console.print, note=note)):
             generator = finetune_generator(start=model_weights(model), pairs=source, settings=settings)
-        Terminal().print(curve(json.loads((generator.path / VALIDATION_JSON).read_text())))
+        Terminal().print(curve(json.loads((generator.path / VALIDATION_JSON).read_text(encoding="utf-8"))))
         export_checkpoint(generator.key, folder, store)
         note.finish()
 

@@ -63,5 +63,5 @@ def adapt(
     )  # fmt: skip
     with printing(progress) as print_line:
         done = flows.adapt.run.adapt(request, store_folder(store), print_line, with_server=False)
-    content = json.loads(done.page.with_suffix(".json").read_text())
+    content = json.loads(done.page.with_suffix(".json").read_text(encoding="utf-8"))
     return Adaptation(done.out, done.decision.verdict, done.decision.gained, done.decision.winner, done.page, content)

@@ -63,7 +63,7 @@ def evaluate(
     )
     with printing(progress) as print_line:
         page = evaluated(request, OpenStore.open_or_new(folder), print_line=print_line, with_server=False)
-    return Evaluation(page, json.loads(page.with_suffix(".json").read_text()))
+    return Evaluation(page, json.loads(page.with_suffix(".json").read_text(encoding="utf-8")))
 
 
 def _name(model: str | Path | Checkpoint | LoadedRetriever, store: Path) -> str:

@@ -119,7 +119,7 @@ def reproduce(
         page = reproduced(planned.name, folder, as_changes(planned.changes), print_line=print_line, with_server=False)
     if page is None:
         raise TypeError("a complete run always has a report")
-    report = json.loads(page.with_suffix(".json").read_text())
+    report = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     run = finished_runs.finished_run(report["inputs"]["report"], OpenStore.open(folder))
     return FinishedRun(report["recipe"]["recipe"], page, run)
 

@@ -112,7 +112,7 @@ def mirror(url: str, cache: Path) -> Path:
     folder = mirror_of(url, cache)
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        lock = folder.with_suffix(".lock").open("w")
+        lock = folder.with_suffix(".lock").open("w", encoding="utf-8")
     except OSError as error:
         raise UserError(wrong_path(error) or f"{cache}: {error}") from None
     with lock:
@@ -123,7 +123,7 @@ def mirror(url: str, cache: Path) -> Path:
 
 def _update(url: str, folder: Path) -> None:
     notes = _notes(folder)
-    known: dict[str, Any] = json.loads(notes.read_text()) if notes.exists() else {}
+    known: dict[str, Any] = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
     with remote_folder(url) as (system, path):
         details = system.find(path, detail=True)
         if not details:

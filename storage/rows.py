@@ -169,7 +169,8 @@ def num_rows(folder: Path) -> int:
 def read_foreign_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield ("FILE row 17", values of some columns) for each row of another program's file; rows count from 1.
 
-    Raises UserError for a file that lacks a column, is cut off or is something else.
+    Raises UserError for a file that lacks a column, is cut off or is something else, and for a value that Python cannot
+    have.
     """
     number = 0
     try:
@@ -180,7 +181,7 @@ def read_foreign_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[s
                     f"{path}: expected the columns {', '.join(columns)}; {missing[0]} is not among {present}"
                 )
             for batch in file.iter_batches(ROWS_PER_FOREIGN_BATCH, columns=list(columns)):
-                for row in batch.to_pylist():
+                for row in _python_rows(batch, path, number):
                     number += 1
                     yield f"{path} row {number}", row
     except (pa.ArrowInvalid, OSError) as error:
@@ -189,6 +190,24 @@ def read_foreign_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[s
         raise UserError(
             f"{path}: not a Parquet file, or cut off or damaged {after}; fetch it again ({reason})"
         ) from None
+
+
+def _python_rows(batch: pa.RecordBatch, path: Path, start: int) -> list[dict[str, Any]]:
+    """Return the rows of a batch, of which `start` others are before it in the file."""
+    try:
+        rows: list[dict[str, Any]] = batch.to_pylist()
+        return rows
+    except (ValueError, OverflowError):  # text that is not UTF-8, a date after the year 9999: Parquet checks neither
+        for number in range(len(batch)):
+            for name in batch.schema.names:
+                try:
+                    batch.column(name)[number].as_py()
+                except (ValueError, OverflowError) as error:
+                    raise UserError(
+                        f"{path} row {start + number + 1}: the column '{name}' is not readable ({error}); expected "
+                        "text in UTF-8; convert the column"
+                    ) from None
+        raise
 
 
 def _characters(row: Mapping[str, Any]) -> int:

@@ -27,7 +27,7 @@ def sha256_of_source(path: Path) -> str:
     identity = [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     note = _folder() / hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
     try:
-        known = json.loads(note.read_text())
+        known = json.loads(note.read_text(encoding="utf-8"))
         if known["of"] == identity:
             return str(known["sha256"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -196,7 +196,7 @@ def bytes_per_passage(folder: Path) -> dict[str, float]:
 
 def describe_vectors(folder: Path) -> dict[str, Any]:
     """Return the content of `vectors.json`: passages, shards, views and their weights, token limits, bytes."""
-    description: dict[str, Any] = json.loads((folder / VECTORS_JSON).read_text())
+    description: dict[str, Any] = json.loads((folder / VECTORS_JSON).read_text(encoding="utf-8"))
     return description
 
 

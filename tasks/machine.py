@@ -79,6 +79,6 @@ def _statistic(file: Path, name: str) -> int:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     except OSError:
         return ""

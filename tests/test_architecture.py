@@ -232,6 +232,26 @@ def test_texts_of_users_reach_the_terminal_by_one_console() -> None:
     assert consoles == ["flows/terminal.py"]
 
 
+def test_text_files_name_their_encoding() -> None:
+    """Without one Python uses that of the locale."""
+    assert not [f"{name(file)} line {call.lineno}" for file in MODULES for call in text_calls(tree_of(file))]
+
+
+def text_calls(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that read or write the text of a path without naming an encoding."""
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
+        of_text = method in ("read_text", "write_text") or (method == "open" and has_mode_of_text(call.args))
+        if of_text and not any(keyword.arg == "encoding" for keyword in call.keywords):
+            yield call
+
+
+def has_mode_of_text(arguments: list[ast.expr]) -> bool:
+    """Return whether arguments are none or begin with a mode without b: those of `os.open` begin with a path."""
+    mode = arguments[0].value if arguments and isinstance(arguments[0], ast.Constant) else "b" if arguments else "r"
+    return "b" not in str(mode)
+
+
 def test_nothing_is_pickled() -> None:
     for file in MODULES:
         assert not {module for module, _ in imports(file)} & {"pickle", "dill", "joblib", "cloudpickle"}, file

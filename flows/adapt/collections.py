@@ -65,7 +65,7 @@ def write_collections(
 
     Raises UserError where there are too few pseudo-queries to train and to decide.
     """
-    groups = [text_hash(row["text"]) for row in documents]
+    groups = [text_hash(row["text"] if row["text"].strip() else row["title"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
     queries, qrels = _topics(groups, pseudo, [] if judgements is None else judgements.queries)
     splits = {TRAIN: _of(qrels, held_out, inside=False), HELDOUT: _of(qrels, held_out, inside=True)}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from storage.datasets import beir
+from storage.datasets.support.collection_files import BEIR_FOLDER, id_without_blanks
 from storage.errors import UserError, quoted
 from storage.formats.lines import plain_or_gzipped, read_lines
 from storage.formats.records import QrelRow, QueryRow
@@ -20,8 +22,8 @@ class Judgements:
     qrels: list[QrelRow]
 
 
-def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
-    """Return the queries and judgements of a file, which are of these documents.
+def read_judgements(file: Path, documents: Collection[str], form: str = BEIR_FOLDER) -> Judgements:
+    """Return the queries and judgements of a file, which are of these documents of a collection of this form.
 
     The file is a qrels file of BEIR (a header, then query-id, corpus-id, score) with queries.jsonl in its folder or
     the one above, or has a query's text, a document's id and, if there is one, a grade in each line, with tabs between.
@@ -31,7 +33,8 @@ def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
         raise UserError(f"--judgements {file}: there is no such file")
     first = next((text for _, text in read_lines(file)), "")
     is_beir = [name.strip().lower().replace("_", "-") for name in first.split("\t")] == beir.HEADER
-    judged = _of_beir(file) if is_beir else _of_texts(file)
+    document_id = partial(id_without_blanks, form=form)  # a user names a file or a row as the collection does
+    judged = _of_beir(file, document_id) if is_beir else _of_texts(file, document_id)
     known, grades = set(documents), dict[tuple[str, str], int]()
     for row in judged.qrels:
         if grades.setdefault((row["query_id"], row["doc_id"]), row["grade"]) != row["grade"]:
@@ -47,12 +50,12 @@ def read_judgements(file: Path, documents: Collection[str]) -> Judgements:
     return judged
 
 
-def _of_beir(file: Path) -> Judgements:
+def _of_beir(file: Path, document_id: Callable[[str], str]) -> Judgements:
     folders = (file.parent, file.parent.parent)
     folder = next((folder for folder in folders if plain_or_gzipped(folder / "queries.jsonl")), None)
     if folder is None:
         raise UserError(f"--judgements {file}: expected queries.jsonl in its folder or the one above; put it there")
-    qrels = [row for _, row in beir.judgements(file)]
+    qrels = [row for _, row in beir.judgements(file, document_id)]
     wanted = {row["query_id"] for row in qrels}
     queries = [row for row in beir.all_queries(folder) if row["query_id"] in wanted]
     if missing := wanted - {row["query_id"] for row in queries}:
@@ -72,7 +75,7 @@ def _without_ids_of_documents(judged: Judgements) -> Judgements:
     return Judgements(queries, [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.qrels])
 
 
-def _of_texts(file: Path) -> Judgements:
+def _of_texts(file: Path, document_id: Callable[[str], str]) -> Judgements:
     queries: dict[str, str] = {}
     qrels: list[QrelRow] = []
     for where, text in read_lines(file):
@@ -84,7 +87,7 @@ def _of_texts(file: Path) -> Judgements:
                 f"{where}: expected a query, a document's id and maybe a grade with tabs, found {text[:60]!r}"
             )
         query_id = queries.setdefault(columns[0], f"judged{len(queries)}")
-        qrels.append({"query_id": query_id, "doc_id": columns[1], "grade": int(grade)})
+        qrels.append({"query_id": query_id, "doc_id": document_id(columns[1]), "grade": int(grade)})
     if not qrels:
         raise UserError(f"--judgements {file}: expected a query and a document's id in each line, found none")
     return Judgements([{"query_id": name, "text": text} for text, name in queries.items()], qrels)

@@ -95,7 +95,7 @@ def threads() -> int:
 
 def recipe_content(name: str, collection: Path, start: Start, size: Size, language: str) -> dict[str, Any]:
     """Return the content of the recipe file."""
-    content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text())
+    content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text(encoding="utf-8"))
     length, passage = start.limit(144), start.limit(PASSAGE_TOKENS)
     return content | {
         "title": f"Adaptation to {name}",
@@ -159,7 +159,7 @@ def _teacher(start: Start, passage: int) -> dict[str, Any]:
 
 def query_recipe_content(content: dict[str, Any], collection: Path, generator: str) -> dict[str, Any]:
     """Return a recipe that generates queries for all passages of the original collection and stops there."""
-    generated = yaml.safe_load(find_recipe("small/beir").read_text())["queries"]
+    generated = yaml.safe_load(find_recipe("small/beir").read_text(encoding="utf-8"))["queries"]
     generate = generated["generate"] | {"queries_per_passage": 3, "max_new_tokens": 32, "input_max_tokens": 200}
     return content | {
         "title": f"Pseudo-queries of {content['title']}",

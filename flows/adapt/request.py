@@ -63,7 +63,7 @@ def check(request: Request, store: Path) -> None:
         _must_be_outside(request.collection, {"--out": request.out, "--store": store})
     file = request.out / REQUEST
     if file.is_file():
-        if json.loads(file.read_text()) != request.as_json():
+        if json.loads(file.read_text(encoding="utf-8")) != request.as_json():
             raise UserError(
                 f"{request.out}: has the adaptation of another request ({file}); name another folder by --out"
             )

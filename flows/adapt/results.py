@@ -56,7 +56,7 @@ def write_model(out: Path, decision: Decision, checkpoints: Mapping[str, str], s
     """Write the folder of the model that was chosen, which sentence-transformers opens; return it."""
     folder, chosen = out / MODEL, out / CHOSEN
     key = checkpoints[decision.winner] if decision.gained else sources.weights(start).key  # of the files' content
-    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text())["model"] == key:
+    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text(encoding="utf-8"))["model"] == key:
         return folder
     chosen.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)

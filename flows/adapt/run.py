@@ -70,7 +70,7 @@ def adapt(
     documents = list(read_documents(request.collection))
     judgements = None
     if request.judgements is not None:
-        judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents})
+        judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents}, surveyed.form)
     with started(request):
         pseudo = pseudo_queries(
             request, documents, start, surveyed, store, print_line=print_line, with_server=with_server
@@ -87,7 +87,7 @@ def adapt(
     collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
     suite = results.suite(start, collections, request.name, surveyed.language)
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
-    content = json.loads(evaluation.with_suffix(".json").read_text())
+    content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
     decision = _decision(content, size)
     model = results.write_model(request.out, decision, checkpoints_of(request, store), request.start, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
@@ -155,7 +155,7 @@ def _recipe(
     """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
-        name = json.loads(chosen.read_text())["size"]
+        name = json.loads(chosen.read_text(encoding="utf-8"))["size"]
         print_line(f"recipe: {file} ({name}), chosen by an earlier call")
         return file, next(size for size in recipes.SIZES if size.name == name)
     folder = (request.out / data.TRAINING).resolve()
@@ -206,7 +206,7 @@ def _evaluated(
 def run_of(request: Request, store: Store) -> FinishedRun:
     """Return the run that has trained the candidates of a request."""
     published = store.root / "reports" / request.name / "report.json"
-    return finished_run(json.loads(published.read_text())["inputs"]["report"], store)
+    return finished_run(json.loads(published.read_text(encoding="utf-8"))["inputs"]["report"], store)
 
 
 def checkpoints_of(request: Request, store: Store) -> dict[str, str]:

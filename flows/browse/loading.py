@@ -47,7 +47,7 @@ def newest_run(store: Store) -> str:
     """Return the folder of the newest published report of a recipe. Raises UserError where there is none."""
     pages = sorted((store.root / "reports").rglob(PAGE), key=lambda page: page.stat().st_mtime, reverse=True)
     for page in pages:
-        if "report" in json.loads(page.read_text()).get("inputs", {}):
+        if "report" in json.loads(page.read_text(encoding="utf-8")).get("inputs", {}):
             return str(page.parent)
     raise UserError(
         f"{store.root}: no finished run to browse; `pretrieve reproduce quickstart` builds one, or name another --store"
@@ -131,11 +131,11 @@ def _pseudo_queries(run: FinishedRun) -> Iterator[Artifact[PseudoQueries]]:
 
 def _of_adaptation(folder: Path) -> Contents:
     """Return the user's documents with the start and the adapted model, and the run that has trained it."""
-    index, report = (json.loads((folder / name).read_text()) for name in (ADAPTED, PAGE))
+    index, report = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (ADAPTED, PAGE))
     if "run" not in report or "start" not in index:
         raise UserError(f"{folder}: adapted by an earlier version; run the same `pretrieve adapt` again, then browse")
     store = Store.open(Path(index["store"]))
-    request = json.loads((folder / REQUEST).read_text())
+    request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     passages = artifact(index["passages"], store)
 
     def retriever(references: Mapping[str, str], model: str) -> Searched:

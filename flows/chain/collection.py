@@ -50,8 +50,12 @@ class SplitTopics:
 
 def documents(source: CollectionSource, part: Part) -> Artifact[Documents]:
     """Return the documents of a part of a collection."""
-    settings = TextSelection(reader=source.reader, name=part, fraction=source.fraction, complete=source.complete)
-    return ingest_corpus(sources.dataset(source.reader, source.path, part), settings=settings)
+    files = sources.dataset(source.reader, source.path, part)
+    settings = TextSelection(
+        reader=source.reader, name=part, fraction=source.fraction, complete=source.complete,
+        version=1 if isinstance(files, sources.Absent) else datasets.version(source.reader, files.path),
+    )  # fmt: skip
+    return ingest_corpus(files, settings=settings)
 
 
 def split(

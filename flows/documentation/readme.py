@@ -51,7 +51,10 @@ def documents() -> dict[Path, str]:
         )
         for page, of_page in terms
     }
-    chain = {IMAGES / f"chain-{scheme}.svg": drawn(CHAIN.read_text(), theme) for scheme, theme in THEMES.items()}
+    chain = {
+        IMAGES / f"chain-{scheme}.svg": drawn(CHAIN.read_text(encoding="utf-8"), theme)
+        for scheme, theme in THEMES.items()
+    }
     badges = {IMAGES / f"{name}.svg": badge(name, value) for name, value in _facts().items()}
     return {README: text} | pages | chain | badges
 
@@ -106,7 +109,9 @@ def highlights() -> str:
     claims = list(zip(*(run["claims"] for run in seeds), strict=True))
     improvements = [by_seed for by_seed in claims if by_seed[0]["expected"] == "better"]
     supported = sum(all(claim["supported"] for claim in by_seed) for by_seed in improvements)
-    decisions = len(re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(), re.MULTILINE))
+    decisions = len(
+        re.findall(r"^\| \d+ \|", (PROJECT / "docs" / "fidelity.md").read_text(encoding="utf-8"), re.MULTILINE)
+    )
     points = [
         f"**Five papers, row by row.** {covered} of the {len(trained)} printed numbers of systems that the authors "
         "trained have a recipe ([coverage](docs/coverage.md)); none has been run at the paper's size yet, so none of "

@@ -56,9 +56,9 @@ def _results(
 
 def _matrices() -> list[str]:
     """Return the sections of the kept matrices, with what the Markdown file next to each says of it."""
-    remarks = {file.stem: file.read_text() for file in MATRICES.glob("*.md")}
+    remarks = {file.stem: file.read_text(encoding="utf-8") for file in MATRICES.glob("*.md")}
     files = sorted(MATRICES.glob("*.json"))
-    return [matrix_part(json.loads(file.read_text()), remarks.get(file.stem, "")) for file in files]
+    return [matrix_part(json.loads(file.read_text(encoding="utf-8")), remarks.get(file.stem, "")) for file in files]
 
 
 def _numbers(study: Study, kept: Mapping[Trial, StudyRun | None]) -> Runs:
@@ -71,7 +71,7 @@ def _numbers(study: Study, kept: Mapping[Trial, StudyRun | None]) -> Runs:
 
 def _readme(study: Study, claims: Sequence[Claimed], runs: Runs) -> str:
     brief = study_brief(study.question, answers(study, claims), claims, runs)
-    return with_part(README.read_text(), f"{brief}\n", (FIRST, LAST), README)
+    return with_part(README.read_text(encoding="utf-8"), f"{brief}\n", (FIRST, LAST), README)
 
 
 def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:

@@ -90,7 +90,7 @@ def run_on_folder(
 def show_evaluation(request: EvaluationRequest, store: Store) -> None:
     """Evaluate, print the table and the path of the report. Exit code 1 where values differ from the expected ones."""
     report = evaluated(request, store, print_line=unwrapped(stderr=True).print)
-    content = json.loads(report.with_suffix(".json").read_text())
+    content = json.loads(report.with_suffix(".json").read_text(encoding="utf-8"))
     Terminal().print(terminal_table(content))
     say(notes(content))
     say(f"report: {report}")
@@ -133,7 +133,7 @@ def show_table(request: EvaluationRequest, page: Path) -> None:
 
     with best_effort():
         create_markdown_artifact(
-            key=artifact_key(f"{request.name}-table"), markdown=page.with_name("table.md").read_text(),
+            key=artifact_key(f"{request.name}-table"), markdown=page.with_name("table.md").read_text(encoding="utf-8"),
             description=f"{request.suite.title}: {page}",
         )  # fmt: skip
 

@@ -42,7 +42,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
             shutil.copyfile(artifact / name, target)
         if (copied / "modules.json").is_file():
             exported = add_files(copied, **_lengths(manifest, store))
-        (copied / "README.md").write_text(model_card(manifest, store, exported))
+        (copied / "README.md").write_text(model_card(manifest, store, exported), encoding="utf-8")
     out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
 
 

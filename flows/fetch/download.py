@@ -155,7 +155,7 @@ def _receive(download: Download, part: Path, progress: Progress) -> None:
     if start:
         headers["Range"] = f"bytes={start}-"
         if _etag_file(part).exists():
-            headers["If-Range"] = _etag_file(part).read_text()
+            headers["If-Range"] = _etag_file(part).read_text(encoding="utf-8")
     with get(download.url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
         if answer.status_code == 416 and start == _total(answer.headers.get("Content-Range", "")):
             return
@@ -182,7 +182,7 @@ def _etag_file(part: Path) -> Path:
 def _keep_etag(part: Path, etag: str) -> None:
     """Keep the ETag of the version that a part is of. A weak one (`W/...`) does not promise equal bytes."""
     if etag.startswith('"'):
-        _etag_file(part).write_text(etag)
+        _etag_file(part).write_text(etag, encoding="utf-8")
     else:
         _etag_file(part).unlink(missing_ok=True)
 

@@ -37,7 +37,7 @@ def listed(remote: Remote, folder: Path) -> list[Remote]:
 def _read(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the listings in a folder; none where the file is missing or damaged."""
     try:
-        value = json.loads((folder / LISTED).read_text())
+        value = json.loads((folder / LISTED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

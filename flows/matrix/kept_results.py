@@ -26,11 +26,13 @@ Content = dict[str, Any]
 
 def kept(folder: Path) -> Content:
     """Return what is kept of a matrix. Raises UserError where one of its runs is not complete."""
-    matrix: Content = json.loads((folder / "matrix.json").read_text())
+    matrix: Content = json.loads((folder / "matrix.json").read_text(encoding="utf-8"))
     missing = [cell for cell in matrix["cells"] if cell["state"] != "complete"]
     if missing:
         raise UserError(f"{folder}: {len(missing)} runs are not complete; run again: {matrix['resume']}")
-    reports = [json.loads((folder / cell["page"]).with_suffix(".json").read_text()) for cell in matrix["cells"]]
+    reports = [
+        json.loads((folder / cell["page"]).with_suffix(".json").read_text(encoding="utf-8")) for cell in matrix["cells"]
+    ]
     recipe, rows = reports[0]["recipe"], reports[0]["rows"]
     names = ("name", "command", "seeds", "variants", "metric", "mains")
     return {

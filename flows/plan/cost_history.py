@@ -55,8 +55,8 @@ def tokens_per_second(folder: Path, manifest: Manifest) -> float:
     For `encode`: passages × `passage_max_tokens` / seconds, an upper bound.
     """
     if manifest.stage == "encode":
-        passages = json.loads((folder / "vectors.json").read_text())["passages"]
+        passages = json.loads((folder / "vectors.json").read_text(encoding="utf-8"))["passages"]
         return float(passages * manifest.settings["passage_max_tokens"] / manifest.built["seconds"])
     log = folder / "logs" / "metrics.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
+    rows = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.is_file() else []
     return float(median([row["tokens_per_second"] for row in rows if "tokens_per_second" in row] or [0.0]))

@@ -34,7 +34,7 @@ def choose_database(address: str | None, paths: ServicePaths, is_running: bool) 
     if address is None:
         return
     wanted = "" if address == SQLITE else _checked(address)
-    present = paths.database.read_text().strip() if paths.database.exists() else ""
+    present = paths.database.read_text(encoding="utf-8").strip() if paths.database.exists() else ""
     if wanted == present:
         return
     if is_running:

@@ -46,7 +46,7 @@ def _jobs(store: Store) -> Iterator[tuple[Path, Execution]]:
     """Yield the folders of jobs over several hosts, with their execution settings."""
     for path in (store.root / ".work").glob(f"*/scratch/ranks-*/{ranks.JOB}"):
         with contextlib.suppress(FileNotFoundError):  # the job has just ended
-            execution = Execution.model_validate(json.loads(path.read_text())["execution"])
+            execution = Execution.model_validate(json.loads(path.read_text(encoding="utf-8"))["execution"])
             if execution.hosts > 1:
                 yield path.parent, execution
 

@@ -33,7 +33,7 @@ LOGIN_PAGE = """<!doctype html>
 def redeem(file: Path, code: bytes) -> bool:
     """Return whether the code is that of the file and not too old. A code is used up by the first call."""
     try:
-        issued = json.loads(file.read_text())
+        issued = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return False
     if not hmac.compare_digest(issued["code"].encode(), code) or time.time() > issued["until"]:

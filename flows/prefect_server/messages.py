@@ -91,7 +91,7 @@ def from_environment(name: str, environment: Mapping[str, str] = os.environ) -> 
     if environment.get(name) or not file:
         return environment.get(name, "")
     try:
-        return Path(file).read_text().strip()
+        return Path(file).read_text(encoding="utf-8").strip()
     except OSError as error:
         raise UserError(f"{name}_FILE={file}: {error.strerror or error}; expected a file with the value") from None
 

@@ -17,7 +17,10 @@ def named_server() -> str | None:
         return None
     if url := os.environ.get("PREFECT_API_URL"):
         return url
-    if not any(path.exists() and text in path.read_text(errors="replace") for path, text in _settings_files().items()):
+    if not any(
+        path.exists() and text in path.read_text(errors="replace", encoding="utf-8")
+        for path, text in _settings_files().items()
+    ):
         return None
     from prefect.settings import get_current_settings
 

@@ -23,7 +23,7 @@ PAUSED = ("cpu", "gpu/queues/evaluations")
 @contextmanager
 def paused(paths: ServicePaths, api: Api) -> Iterator[None]:
     """Start no new run in this block. Raises `UserError` where another `down --drain` waits."""
-    with _note(paths).open("a+") as note:
+    with _note(paths).open("a+", encoding="utf-8") as note:
         if not _locked(note):
             raise UserError("another `pretrieve down --drain` waits already; end it, or wait for it")
         try:
@@ -39,7 +39,7 @@ def paused(paths: ServicePaths, api: Api) -> Iterator[None]:
 
 def unpause(paths: ServicePaths, api: Api) -> None:
     """Resume what an interrupted `down --drain` has left paused, and print so; not while that command waits."""
-    with _note(paths).open("a+") as note:
+    with _note(paths).open("a+", encoding="utf-8") as note:
         if not _locked(note):
             print("a `pretrieve down --drain` is active: no new run starts")
         elif _resume(note, api):

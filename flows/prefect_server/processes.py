@@ -68,8 +68,9 @@ def start_moment(pid: int) -> str:
     import psutil
 
     try:
-        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # starttime, the 22nd field
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {ticks}"
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks = fields[19]  # starttime, the 22nd field
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text(encoding='utf-8').strip()} {ticks}"
     except OSError:  # not Linux, or no such process
         return str(psutil.Process(pid).create_time())
 
@@ -98,7 +99,7 @@ def recorded(folder: Path) -> dict[str, Background]:
     services = {}
     for file in sorted(folder.glob("*.json")):
         with contextlib.suppress(ValueError, TypeError, FileNotFoundError):
-            service = Background(**json.loads(file.read_text()))
+            service = Background(**json.loads(file.read_text(encoding="utf-8")))
             services[service.name] = service
     return services
 

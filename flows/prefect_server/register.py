@@ -90,7 +90,7 @@ def _deploy() -> list[str]:
     if done.returncode:
         message = " ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
         raise UserError(f"{file} could not be deployed: {message}")
-    listed = yaml.safe_load(file.read_text())["deployments"]
+    listed = yaml.safe_load(file.read_text(encoding="utf-8"))["deployments"]
     return [f"{entry['entrypoint'].partition(':')[2]}/{entry['name']}" for entry in listed]
 
 

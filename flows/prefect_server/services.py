@@ -73,7 +73,7 @@ def known_secret(paths: ServicePaths) -> str | None:
     """Return user:password from PREFECT_SERVER_API_AUTH_STRING or from the store; None where neither has them."""
     if login := os.environ.get(AUTH):
         return login
-    return paths.password.read_text().strip() if paths.password.exists() else None
+    return paths.password.read_text(encoding="utf-8").strip() if paths.password.exists() else None
 
 
 def secret(paths: ServicePaths) -> str:
@@ -105,7 +105,7 @@ def write_for_owner(path: Path, text: str) -> None:
     """Write a file that only its owner can read, completely or not at all."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.unlink(missing_ok=True)  # else it would keep its mode
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
@@ -115,7 +115,9 @@ def write_for_owner(path: Path, text: str) -> None:
 def service_environment(name: str, paths: ServicePaths, port: int) -> dict[str, str]:
     """Return the environment of the server or of the reports' pages; only the server's has the database's address."""
     needed = name == "server" and paths.database.exists()
-    return _environment(paths, port) | ({DATABASE: paths.database.read_text().strip()} if needed else {})
+    return _environment(paths, port) | (
+        {DATABASE: paths.database.read_text(encoding="utf-8").strip()} if needed else {}
+    )
 
 
 def _environment(paths: ServicePaths, port: int) -> dict[str, str]:

@@ -31,7 +31,7 @@ def show_metrics(report_json: Path) -> None:
     """Create a table of a report's metrics, with the paper's numbers."""
     from prefect.artifacts import create_table_artifact
 
-    content = json.loads(report_json.read_text())
+    content = json.loads(report_json.read_text(encoding="utf-8"))
     key, words = artifact_key(f"{content['recipe']['recipe']}-metrics"), measured_on(content)
     with best_effort():
         create_table_artifact(key=key, table=metrics_table(content), description=words)
@@ -49,7 +49,7 @@ def link_report(page: Path) -> None:
     """Create a link to the report below PRETRIEVE_REPORTS_URL; where this is not set, show its path."""
     from prefect.artifacts import create_link_artifact, create_markdown_artifact
 
-    about = json.loads(page.with_suffix(".json").read_text())["recipe"]
+    about = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["recipe"]
     key, words = artifact_key(f"{about['recipe']}-report"), f"The report of {about['title']}"
     with best_effort():
         if served := os.environ.get("PRETRIEVE_REPORTS_URL"):

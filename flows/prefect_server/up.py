@@ -90,7 +90,7 @@ def up(store: Path, port: int | None, reports_port: int | None, database: str | 
 def only_one(paths: ServicePaths) -> Iterator[None]:
     """Wait for another `up` or `down` of this store, and keep others waiting during the block."""
     close_folders(paths)
-    with (paths.folder / "lock").open("w") as file:
+    with (paths.folder / "lock").open("w", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -21,7 +21,7 @@ def with_secrets(environment: Mapping[str, str], folder: Path) -> dict[str, str]
 
     def secret(place: re.Match[str]) -> str:
         file = folder / place[1]
-        text = file.read_text().strip() if file.is_file() else ""
+        text = file.read_text(encoding="utf-8").strip() if file.is_file() else ""
         if not text:
             sys.exit(f"{file}: missing or empty; expected a secret, as .env.example describes")
         return text

@@ -54,7 +54,7 @@ class BuildResult:
         """Return in words what has become of the queries of the previous version."""
         lines = [f"{self.version.name}: {self.version.queries.path}"]
         if self.comparison is not None and self.previous is not None:
-            counts = json.loads((self.comparison.path / "comparison.json").read_text())["queries"]
+            counts = json.loads((self.comparison.path / "comparison.json").read_text(encoding="utf-8"))["queries"]
             fates = [f"{counts[fate]:,} {QUERY_FATES[fate]}" for fate in ("kept", "made", "rewritten", "dropped")]
             fates += [f"{counts[fate]:,} {words}" for fate, words in FILTERED.items() if counts[fate]]
             lines.append(f"compared with {self.previous.name}: {', '.join(fates)} (details: `pretrieve queries diff`)")

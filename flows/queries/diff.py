@@ -24,7 +24,7 @@ def show_difference(before: str, after: str, store_folder: Path, as_json: bool =
     store = Store.open(store_folder)
     old, new = stored_version(before, store), stored_version(after, store)
     with computed(lambda: compare_queries(before=old.queries, after=new.queries), store, "queries diff") as artifact:
-        comparison = json.loads((store.check(artifact) / "comparison.json").read_text())
+        comparison = json.loads((store.check(artifact) / "comparison.json").read_text(encoding="utf-8"))
     if as_json:
         say_json({"versions": {"before": old.name, "after": new.name}, **comparison})
         return

@@ -60,13 +60,15 @@ def export_queries(version: ExportedCorpus, format: str, folder: Path, dropped: 
     with new_folder(folder) as out:
         if format == "datasets":
             _tables(out, version, dropped)
-            (out / "README.md").write_text(card(origin))
-            (out / CONTRACT_FILE).write_text(json.dumps(CONTRACT, indent=1, ensure_ascii=False) + "\n")
+            (out / "README.md").write_text(card(origin), encoding="utf-8")
+            (out / CONTRACT_FILE).write_text(
+                json.dumps(CONTRACT, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
         else:
             total = num_rows(version.passages.path)
             passages = progress(with_queries(version, dropped), what="exporting", unit="passages", total=total)
             LINES[format](out, passages)
-        (out / PROVENANCE).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n")
+        (out / PROVENANCE).write_text(json.dumps(origin, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return origin
 
 
@@ -143,7 +145,7 @@ def _wanted(block: pa.Table, format: str, dropped: bool) -> pa.Table:  # noqa: A
 def _made_by(store: Store, ledger: str) -> Any:
     """Return the settings of a generation cache; None where the cache was deleted."""
     file = store.root / LEDGERS / ledger / "made_by.json"
-    return json.loads(file.read_text()) if file.exists() else None
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
 def _made_of(reference: str, store: Store) -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,7 @@ WithQueries = Iterator[tuple[Row, list[Row]]]
 
 def doct5query(folder: Path, passages: WithQueries) -> None:
     """Write d2q.jsonl, castorini's format of predictions: a line with `id` and `predicted_queries` per passage."""
-    with (folder / "d2q.jsonl").open("w") as file:
+    with (folder / "d2q.jsonl").open("w", encoding="utf-8") as file:
         for passage, queries in passages:
             _line(file, {"id": passage["passage_id"], "predicted_queries": [row["query"] for row in queries]})
 
@@ -34,7 +34,7 @@ def anserini(folder: Path, passages: WithQueries) -> None:
     (folder / "collection").mkdir()
     number = 0
     while first := next(passages, None):
-        with (folder / "collection" / f"docs{number:02d}.json").open("w") as file:
+        with (folder / "collection" / f"docs{number:02d}.json").open("w", encoding="utf-8") as file:
             for passage, queries in _followed(first, islice(passages, DOCUMENTS_PER_FILE - 1)):
                 text = passage_text(passage["title"], passage["text"])
                 expansion = " ".join(row["query"] for row in queries)
@@ -48,7 +48,7 @@ def beir(folder: Path, passages: WithQueries) -> None:
     (folder / "gen-qrels").mkdir()
     with contextlib.ExitStack() as files:
         names = ("corpus.jsonl", "gen-queries.jsonl", "gen-qrels/train.tsv")
-        corpus, generated, qrels = (files.enter_context((folder / name).open("w")) for name in names)
+        corpus, generated, qrels = (files.enter_context((folder / name).open("w", encoding="utf-8")) for name in names)
         qrels.write("query-id\tcorpus-id\tscore\n")
         for passage, queries in passages:
             passage_id = passage["passage_id"]

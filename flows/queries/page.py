@@ -45,7 +45,9 @@ def show_queries(name: str, page: Path) -> None:
 
     key, words = artifact_key(f"{name}-queries"), f"The pseudo-queries of {name}"
     with best_effort():
-        create_markdown_artifact(key=key, markdown=page.with_suffix(".md").read_text(), description=words)
+        create_markdown_artifact(
+            key=key, markdown=page.with_suffix(".md").read_text(encoding="utf-8"), description=words
+        )
     with best_effort():
         if served := os.environ.get("PRETRIEVE_REPORTS_URL"):
             link = f"{served.rstrip('/')}/{quote(f'{name}-queries')}/{page.name}"
@@ -53,5 +55,7 @@ def show_queries(name: str, page: Path) -> None:
 
 
 def _read(artifact: Artifact[Any], file: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((Store(artifact.path.parent.parent).check(artifact) / file).read_text())
+    content: dict[str, Any] = json.loads(
+        (Store(artifact.path.parent.parent).check(artifact) / file).read_text(encoding="utf-8")
+    )
     return content

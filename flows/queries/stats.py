@@ -27,7 +27,7 @@ def show_stats(name: str, store_folder: Path, as_json: bool = False) -> None:
     store = Store.open(store_folder)
     version = stored_version(name, store)
     with computed(lambda: quality_of(version, store), store, "queries stats") as quality:
-        statistics = json.loads((store.check(quality) / "quality.json").read_text())
+        statistics = json.loads((store.check(quality) / "quality.json").read_text(encoding="utf-8"))
     if as_json:
         say_json({"version": version.name, "built": version.at, **statistics})
         return

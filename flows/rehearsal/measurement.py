@@ -111,7 +111,7 @@ def reset_peak_memory() -> int:
     if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):  # of glibc
         libc.malloc_trim(0)
     try:
-        Path("/proc/self/clear_refs").write_text(RESET_PEAK)
+        Path("/proc/self/clear_refs").write_text(RESET_PEAK, encoding="utf-8")
     except OSError:
         return 0
     return peak_memory()
@@ -120,7 +120,7 @@ def reset_peak_memory() -> int:
 def peak_memory() -> int:
     """Return the peak resident memory of this process since the last reset, in bytes; 0 where it is unknown."""
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), 0)

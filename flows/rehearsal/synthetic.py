@@ -60,7 +60,10 @@ def write_collection(folder: Path, words: Sequence[str], size: Size, splits: Spl
     (folder / "qrels").mkdir(parents=True)
     queries: list[tuple[str, str, str]] = []
     document: list[str] = []
-    with (folder / "corpus.jsonl").open("w") as corpus, (folder / "documents.jsonl").open("w") as documents:
+    with (
+        (folder / "corpus.jsonl").open("w", encoding="utf-8") as corpus,
+        (folder / "documents.jsonl").open("w", encoding="utf-8") as documents,
+    ):
         for number in range(passages):
             length = int(random.integers(PASSAGE_WORDS // 2, PASSAGE_WORDS * 3 // 2))
             text = [words[index] for index in np.searchsorted(cumulative, random.random(length))]
@@ -75,17 +78,19 @@ def write_collection(folder: Path, words: Sequence[str], size: Size, splits: Spl
                 query = " ".join(random.permutation(text)[:QUERY_WORDS])
                 queries.append((f"q{number}", f"p{number}", query))
     rows = (json.dumps({"_id": query, "text": text}) + "\n" for query, _, text in queries)
-    (folder / "queries.jsonl").write_text("".join(rows))
+    (folder / "queries.jsonl").write_text("".join(rows), encoding="utf-8")
     few = queries[: max(LEAST_EVALUATED, passages // EVALUATED_EVERY)]
     for split in {*splits.evaluated, *([splits.train] if splits.train else [])}:
         judged = queries if split == splits.train else few
         lines = (f"{query}\t{passage}\t1\n" for query, passage, _ in judged)
-        (folder / "qrels" / f"{split}.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(lines))
+        (folder / "qrels" / f"{split}.tsv").write_text(
+            "query-id\tcorpus-id\tscore\n" + "".join(lines), encoding="utf-8"
+        )
 
 
 def write_negatives(file: Path, size: Size) -> None:
     """Write hard negatives of each train query of `write_collection`: the passages that follow its positive."""
-    with file.open("w") as lines:
+    with file.open("w", encoding="utf-8") as lines:
         for number in range(0, size.passages, size.query_every):
             following = [(number + distance) % size.passages for distance in range(1, NEGATIVES_PER_QUERY + 1)]
             negatives = [{"pid": f"p{passage}", "ce-score": -MARGIN} for passage in following]
@@ -101,4 +106,4 @@ def write_suite(file: Path, suite: Suite, collection: Path, encoder: Path, split
     values |= {"collections": [synthetic], "tokenizer": str(encoder)}
     values["evaluate"]["metrics"] = metrics
     values["encode"].pop("precision", None)  # as in all stages of a rehearsal: the device's choice
-    file.write_text(yaml.safe_dump(values))
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")

@@ -20,7 +20,7 @@ def show_artifact(key: str, store_folder: Path, as_json: bool = False) -> None:
     store = Store.open(store_folder)
     folder, manifest = find(key, store)
     if as_json:
-        content = json.loads((folder / MANIFEST).read_text())
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         say_json({"folder": folder, **content, "lineage": lineage(manifest.reference, store)})
         return
     table = Table(title=f"{manifest.stage} {manifest.key}", title_justify="left", show_header=False)

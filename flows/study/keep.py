@@ -38,7 +38,7 @@ def keep(
     finished = FinishedRun(plan.title, store, must_exist(f"report/{plan.report}", store))
     first, done = finished.measurements[0], list(current.done.values())
     report: Artifact[Any] = Artifact("report", plan.report, store.folder("report", plan.report))
-    curves = json.loads((store.check(report) / CURVES).read_text())
+    curves = json.loads((store.check(report) / CURVES).read_text(encoding="utf-8"))
     trial = plan.definition
     facts = Facts(
         trial.recipe, trial.seed, plan.recipe.title, plan.report, collection_of(plan.recipe),
@@ -67,7 +67,8 @@ def pretraining(plan: PlannedTrial, store: Store, done: Sequence[Done]) -> dict[
     cost = {"steps": steps, "tokens": per_step.tokens, "flops": per_step.flops}
     log = store.folder(step.stage, step.key) / "logs" / "metrics.jsonl"
     rows = settings.batch * getattr(settings.objective, "rows_per_text", 1)
-    if step.built["seconds"] >= seconds_in_steps(log.read_text(), rows):  # else only its last attempt was timed
+    # Where the log's steps took longer, only the last attempt was timed.
+    if step.built["seconds"] >= seconds_in_steps(log.read_text(encoding="utf-8"), rows):
         cost["cpu_seconds"] = step.built["cpu_seconds"] / steps
     return cost
 

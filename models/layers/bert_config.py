@@ -72,4 +72,4 @@ class BertConfig:
     def save(self, folder: Path, architecture: str = "BertForMaskedLM", **more: Any) -> None:
         """Write config.json for `transformers`, with an architecture's additional values in `more`."""
         value = {"architectures": [architecture], "model_type": "bert", "hidden_act": "gelu", **more, **self.__dict__}
-        (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n")
+        (folder / CONFIG).write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -64,10 +64,12 @@ def save_pooling(folder: Path, pooling: Pooling, dim: int) -> None:
     """Write the pooling in the layout of sentence-transformers."""
     (folder / POOLING).parent.mkdir(exist_ok=True)
     modes = {"pooling_mode_cls_token": pooling == "cls", "pooling_mode_mean_tokens": pooling == "mean"}
-    (folder / POOLING).write_text(json.dumps({"word_embedding_dimension": dim, **modes}, indent=1) + "\n")
+    (folder / POOLING).write_text(
+        json.dumps({"word_embedding_dimension": dim, **modes}, indent=1) + "\n", encoding="utf-8"
+    )
     modules = [("", "Transformer"), (POOLING.parent.name, "Pooling")]
     listed = [
         {"idx": number, "name": str(number), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for number, (path, kind) in enumerate(modules)
     ]
-    (folder / "modules.json").write_text(json.dumps(listed, indent=1) + "\n")
+    (folder / "modules.json").write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")

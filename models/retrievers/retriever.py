@@ -135,7 +135,7 @@ def save(retriever: Retriever, folder: Path) -> None:
 
 def save_settings(settings: RetrieverSettings, folder: Path) -> None:
     """Write the settings of the views, by which this project recognises its own folders."""
-    (folder / RETRIEVER_SETTINGS).write_text(json.dumps(settings.as_json(), indent=1) + "\n")
+    (folder / RETRIEVER_SETTINGS).write_text(json.dumps(settings.as_json(), indent=1) + "\n", encoding="utf-8")
 
 
 def load(folder: Path) -> Retriever:

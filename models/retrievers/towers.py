@@ -65,7 +65,7 @@ def save(encoder: DenseEncoder, folder: Path) -> None:
         (folder / QUERY).mkdir(exist_ok=True)
         encoder.query.save(folder / QUERY)
         save_pooling(folder / QUERY, encoder.pooling, encoder.query.config.hidden_size)
-        (folder / SHARING).write_text(json.dumps({"towers": sharing(encoder)}) + "\n")
+        (folder / SHARING).write_text(json.dumps({"towers": sharing(encoder)}) + "\n", encoding="utf-8")
 
 
 def load(folder: Path) -> DenseEncoder:

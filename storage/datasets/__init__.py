@@ -12,6 +12,8 @@ duplicate id, an empty query. A loader may also have:
 - `IGNORE_IDENTICAL_IDS`, whether a document with the query's own id is the query itself and must not be retrieved;
 - the functions of `AnswerLoader`, and `UNJUDGED`, the splits that have answers and no qrels: a passage that contains an
   answer is relevant there;
+- `version(path)`, raised where the loader reads other texts from the same files than before; it is part of the keys of
+  these texts, and 1 for a loader without this function;
 - `has_titles(path, name)`, whether its texts have titles, where that may differ; `TITLES_FROM`, where titles come from
   that are a file of their own, with {folder} for the collection's.
 
@@ -102,6 +104,12 @@ def has_titles(name: str, path: Path, texts: str) -> bool:
     """Return whether texts have titles. A loader without this function has the titles that are in its files."""
     function = getattr(dataset_loader(name), "has_titles", None)
     return True if function is None else bool(function(path, texts))
+
+
+def version(name: str, path: Path) -> int:
+    """Return the version of what a loader reads from the texts at a path."""
+    function = getattr(dataset_loader(name), "version", None)
+    return 1 if function is None else int(function(path))
 
 
 def titles_from(name: str, path: Path) -> str:

@@ -11,7 +11,7 @@ gen-qrels/train.tsv, unless there is a qrels/gen-train.tsv.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage.errors import UserError, quoted
@@ -96,12 +96,15 @@ def qrels(path: Path, split: str) -> Iterator[QrelRow]:
     yield from distinct_judgements(judgements(file), "document", problem)
 
 
-def judgements(file: Path) -> Iterator[tuple[str, QrelRow]]:
-    """Yield ("FILE line 17", judgement) for each row of a qrels file, in order, with duplicates."""
+def judgements(file: Path, document_id: Callable[[str], str] = str) -> Iterator[tuple[str, QrelRow]]:
+    """Yield ("FILE line 17", judgement) for each row of a qrels file, in order, with duplicates.
+
+    `document_id` returns the id of a document that the file names.
+    """
     lines = read_lines(file)
     _check_header(file, lines)
     for where, text in lines:
-        yield where, _judgement(text, where)
+        yield where, _judgement(text, where, document_id)
 
 
 def _json_file(path: Path, part: str) -> Path:
@@ -141,13 +144,14 @@ def _check_header(file: Path, lines: Iterator[tuple[str, str]]) -> None:
         raise UserError(f"{where}: expected the header query-id, corpus-id, score (tabs between), found {text[:60]!r}")
 
 
-def _judgement(text: str, where: str) -> QrelRow:
+def _judgement(text: str, where: str, document_id: Callable[[str], str]) -> QrelRow:
     columns = text.split("\t")
     if len(columns) != len(HEADER):
         raise UserError(f"{where}: expected 3 columns with tabs between, found {len(columns)}: {text[:60]!r}")
-    query_id, doc_id, score = (column.strip() for column in columns)
+    query_id, named, score = (column.strip() for column in columns)
     if not INTEGER.fullmatch(score):
         raise UserError(f"{where}: expected a whole number as score, found {quoted(score)}")
     if (grade := int(score)) not in GRADES:
         raise UserError(f"{where}: the score {grade} does not fit 32 bits")
-    return {"query_id": checked_id(query_id, where), "doc_id": checked_id(doc_id, where), "grade": grade}
+    doc_id = checked_id(document_id(named), where)
+    return {"query_id": checked_id(query_id, where), "doc_id": doc_id, "grade": grade}

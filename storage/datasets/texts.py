@@ -27,6 +27,11 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
     return collection_files.read_documents(path)
 
 
+def version(path: Path) -> int:
+    """Return 2 for the forms of which version 1 lost the blank lines within texts."""
+    return 2 if collection_files.kind(path) in collection_files.FORMS_OF_LINES else 1
+
+
 def queries(path: Path, split: str) -> Iterator[QueryRow]:
     """Raise UserError: the collection has texts only."""
     no_topics(path, "texts")

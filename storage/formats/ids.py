@@ -16,6 +16,8 @@ from storage.errors import UserError, quoted
 MOST_BYTES = 32_000  # Lucene allows 32,766 for an untokenised field, and passages append their number
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ufeff]")  # the last one is the byte order mark, which is invisible
 
+ROW = re.compile(" (line|row|item) [0-9]+$")  # the end of a place within a file
+
 
 def share(text: str, salt: str = "") -> float:
     """Return a uniform number in [0, 1) from `text` and `salt`: the first 53 bits of their sha256.
@@ -61,16 +63,15 @@ class Unique:
         ordered = np.sort(np.frombuffer(self._hashes, dtype=np.int64)) if self._hashes else np.empty(0, dtype=np.int64)
         return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
 
-    def check(self, read_again: Callable[[], Iterable[tuple[str, str]]]) -> None:
-        """Raise UserError for the first duplicate id, with both of its rows.
+    def check(self, read_again: Callable[[], Iterable[tuple[str, str]]], remedy: str = "ids must be unique") -> None:
+        """Raise UserError for the first duplicate id, with both of its rows, or of its files.
 
-        `read_again` yields ("FILE line 17", id) for each row. It is called only if there are suspects.
+        `read_again` yields ("FILE line 17", id) for each row, or ("FILE", id). It is called only if there are suspects.
         """
         if not (suspects := self.suspects()):
             return
         first: dict[str, str] = {}
         for where, value in read_again():
             if hash(value) in suspects and first.setdefault(value, where) != where:
-                same_file = where.rpartition(" ")[0].rpartition(" ")[0] + " "
-                earlier = first[value].removeprefix(same_file)
-                raise UserError(f"{where}: the id {value} is already in {earlier}; ids must be unique")
+                earlier = first[value].removeprefix(ROW.sub(" ", where))
+                raise UserError(f"{where}: the id {value} is already in {earlier}; {remedy}")

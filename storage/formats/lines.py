@@ -62,13 +62,13 @@ def open_plain_or_gzipped(path: Path, progress: Callable[[], str]) -> Iterator[B
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def read_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield ("FILE line 17", text) for every line that is not blank, without its line end."""
+def read_lines(path: Path, *, keep_blank: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield ("FILE line 17", text) for every line that is not blank, or for every line, without its line end."""
     number = 0
     with open_plain_or_gzipped(path, lambda: f"line {number}" if number else "") as file:
         for number, line in enumerate(file, 1):
             where = f"{path} line {number}"
-            if text := _decoded(line, where).rstrip("\r\n"):
+            if (text := _decoded(line, where).rstrip("\r\n")) or keep_blank:
                 yield where, text
 
 
@@ -109,11 +109,13 @@ def answer_list(value: object, where: str) -> list[str]:
 
 
 def _as_json(value: object) -> str:
-    """Return the beginning of a value as JSON."""
+    """Return the beginning of a value as JSON, or as Python writes one of Parquet that JSON cannot have."""
     try:
         return json.dumps(value)[:40]
     except RecursionError:
         return quoted(value)
+    except TypeError:  # bytes, a date, a decimal
+        return f"{quoted(value)}; convert the column to text"
 
 
 def _decoded(line: bytes, where: str) -> str:

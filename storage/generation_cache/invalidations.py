@@ -54,5 +54,5 @@ def _content(source: Source) -> dict[str, dict[str, Any]]:
             f"{source.path}: its bytes do not match the hash in its name; restore a copy of it, or delete it to cancel "
             "its request"
         )
-    content: dict[str, dict[str, Any]] = json.loads(source.path.read_text())
+    content: dict[str, dict[str, Any]] = json.loads(source.path.read_text(encoding="utf-8"))
     return content

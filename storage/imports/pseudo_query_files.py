@@ -60,7 +60,7 @@ def files(path: Path) -> list[Path]:
         return [path] if _kind(path) else _refused(path, EXPECTED)
     if not path.is_dir():
         return _refused(path, "no such file or folder")
-    if prefixes := sorted(file.name.partition(QUERIES)[0] for file in path.glob(f"*{QUERIES}*")):
+    if prefixes := sorted({file.name.partition(QUERIES)[0] for file in path.glob(f"*{QUERIES}*")}):
         if len(prefixes) > 1:
             return _refused(path, f"expected one {QUERIES[1:]} with a prefix, found those of {', '.join(prefixes)}")
         return beir.files(path, "queries", f"{prefixes[0]}-train")

@@ -52,7 +52,7 @@ class FileLocks:
     def hold(self, name: str, waiting: Waiting) -> Iterator[Check]:
         """Hold the lock during a block. `waiting` is called once if another process has it."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / name).open("w") as file:
+        with (self._folder / name).open("w", encoding="utf-8") as file:
             if not self._taken(file):
                 waiting()
                 fcntl.flock(file, fcntl.LOCK_EX)
@@ -71,11 +71,12 @@ class FileLocks:
     def is_held(self, name: str) -> bool:
         """Return whether a process has the lock."""
         try:
-            file = (self._folder / name).open("r+")  # a network file system locks only files that are open for writing
+            # A network file system locks only files that are open for writing.
+            file = (self._folder / name).open("r+", encoding="utf-8")
         except FileNotFoundError:
             return False
         except OSError:  # the store is read-only
-            file = (self._folder / name).open()
+            file = (self._folder / name).open(encoding="utf-8")
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that ask do not meet each other

@@ -173,7 +173,7 @@ def _write(path: Path, value: dict[str, Any]) -> IO[str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")
-        file = temporary.open("w")
+        file = temporary.open("w", encoding="utf-8")
         fcntl.flock(file, fcntl.LOCK_EX)
         json.dump(value, file, indent=1)
         file.flush()
@@ -188,6 +188,6 @@ def _write(path: Path, value: dict[str, Any]) -> IO[str]:
 def _boot() -> str:
     """Return the kernel's boot id, which is equal in all containers of a host; empty where it is unknown."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""

@@ -45,11 +45,11 @@ def _name_of_shared(path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         proposed = path.with_name(f".{SHARED}.{uuid.uuid4().hex}.tmp")
         try:
-            proposed.write_text(f"{uuid.uuid4().hex}\n")
+            proposed.write_text(f"{uuid.uuid4().hex}\n", encoding="utf-8")
             flush(proposed)
             with contextlib.suppress(FileExistsError):  # another host was first
                 os.link(proposed, path)
         finally:
             proposed.unlink(missing_ok=True)
         flush(path.parent)
-    return path.read_text().strip()
+    return path.read_text(encoding="utf-8").strip()

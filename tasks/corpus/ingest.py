@@ -43,6 +43,8 @@ class TextSelection(Settings):
     """Keep documents whose id hash is below this share of all hashes; null keeps all."""
     complete: bool
     """Require the official files with their number of rows; otherwise any files are read."""
+    version: int = Field(default=1, exclude_if=lambda version: version == 1)
+    """The version of what the loader reads from these files (`storage.datasets.version`)."""
 
 
 class Topics(Settings):

@@ -61,13 +61,13 @@ def select_vocabulary(
         {"token": names[number], "original_id": number, "occurrences": int(counts[number])} for number in kept
     ))  # fmt: skip
     with writing(out / FILES[0]) as temporary:
-        temporary.write_text(json.dumps(subset_tokenizer(content, kept), ensure_ascii=False))
+        temporary.write_text(json.dumps(subset_tokenizer(content, kept), ensure_ascii=False), encoding="utf-8")
     coverage = {
         "tokens": len(kept), "vocabulary": len(names),
         "before": _coverage(documents, tokenizer.path), "after": _coverage(documents, out),
     }  # fmt: skip
     with writing(out / "coverage.json") as temporary:
-        temporary.write_text(json.dumps(coverage, indent=1) + "\n")
+        temporary.write_text(json.dumps(coverage, indent=1) + "\n", encoding="utf-8")
 
 
 def select(tokenizer: dict[str, Any], counts: NDArray[np.int64], size: int) -> list[int]:

@@ -80,7 +80,7 @@ def _fingerprint(device: torch.device) -> str:
 def _read(file: Path) -> dict[str, Any]:
     """Return the kept rates by machine; none where the file is missing or malformed."""
     try:
-        known = json.loads(file.read_text())
+        known = json.loads(file.read_text(encoding="utf-8"))
         return {name: asdict(EncoderRates(**rates)) for name, rates in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

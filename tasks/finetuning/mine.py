@@ -52,7 +52,7 @@ def mine(
     run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
     counts = Counter[str]()
     for shard in shards:
-        counts.update(json.loads((out / counts_file(shard.number)).read_text()))
+        counts.update(json.loads((out / counts_file(shard.number)).read_text(encoding="utf-8")))
     print_line(f"{settings.miner}: {counts['selected']:,} of {counts['candidates']:,} passages may be negatives")
 
 

@@ -144,7 +144,7 @@ def _sorted_by_hash(out: Path, passages: Artifact[Passages]) -> list[int]:
 
 
 def _counts(out: Path) -> list[int]:
-    counts: list[int] = json.loads((out / SORTED / COUNTS).read_text())
+    counts: list[int] = json.loads((out / SORTED / COUNTS).read_text(encoding="utf-8"))
     return counts
 
 

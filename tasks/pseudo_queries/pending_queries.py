@@ -100,7 +100,7 @@ def recorded_rate(builds: Iterable[tuple[Path, Manifest | None]], generator: Gen
     for folder, manifest in builds:
         file = folder / "logs" / "written.json"
         if manifest and manifest.inputs.get("generator") == generator.reference and file.exists():
-            queries = json.loads(file.read_text())["made"]
+            queries = json.loads(file.read_text(encoding="utf-8"))["made"]
             if queries and manifest.built["seconds"]:
                 rate = Rate(queries / manifest.built["seconds"], f"as {manifest.reference} took")
                 rates.append((str(manifest.built["at"]), rate))

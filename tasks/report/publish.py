@@ -27,9 +27,9 @@ from tasks.report.report import CURVES, as_json
 
 def publish(folder: Path, artifact: Artifact[Report], stages: Sequence[Mapping[str, object]]) -> Path:
     """Write the report with its stages to `folder` as `report.json` and `report.html`; return the latter's path."""
-    content = json.loads((artifact.path / "report.json").read_text())
+    content = json.loads((artifact.path / "report.json").read_text(encoding="utf-8"))
     content["inputs"]["report"] = artifact.key
-    content["curves"] = json.loads((artifact.path / CURVES).read_text())
+    content["curves"] = json.loads((artifact.path / CURVES).read_text(encoding="utf-8"))
     content["costs"], content["environments"] = costs(stages), environments(stages)
     content["stages"] = [{name: value for name, value in stage.items() if name != "built"} for stage in stages]
     write_atomically(folder / "report.html", page(content))
@@ -48,7 +48,7 @@ def is_of(path: Path, artifact: Artifact[Report]) -> bool:
 
 def terminal_table(path: Path) -> Group:
     """Return the systems by metrics of a `report.json`, a table for each split: best values in bold, with marks."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     first = {**content, "rows": headline_rows(content["rows"])}
     parts: list[RenderableType] = [Text(content["recipe"]["title"], "bold")]
     for split in [first, *content["splits"]]:

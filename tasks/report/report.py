@@ -142,7 +142,7 @@ def contents(first: SplitMeasurements, quality: Artifact[Any] | None, settings: 
     if settings.metric not in {row["metric"] for row in first.rows}:
         raise UserError(f"report: {settings.metric} was not measured; add it to evaluate.metrics")
     fast = {"fast": True} if settings.fast else {}
-    measures = quality and json.loads((quality.path / "quality.json").read_text())
+    measures = quality and json.loads((quality.path / "quality.json").read_text(encoding="utf-8"))
     return {
         "recipe": {
             name: getattr(settings, name) for name in ("recipe", "title", "paper", "dataset", "generator", "text")
@@ -173,7 +173,7 @@ def grouped(others: Sequence[SplitMeasurements], groups: Mapping[str, str]) -> d
 
 def results_of(analysis: Artifact[Analysis]) -> Any:
     """Read the results of an analysis."""
-    return json.loads((analysis.path / "analysis.json").read_text())
+    return json.loads((analysis.path / "analysis.json").read_text(encoding="utf-8"))
 
 
 def experts(first: SplitMeasurements, queries: Artifact[Queries], settings: Reporting) -> list[dict[str, Any]]:

@@ -137,7 +137,9 @@ def _factors(weights: Artifact[Weights] | None, kind: str, num_runs: int) -> lis
         raise UserError(f"fusion kind {kind}: expected learned weights with linear and with no other kind")
     if weights is None:
         return [1.0] * num_runs
-    factors = [float(weight) for weight in json.loads((weights.path / "weights.json").read_text())["weights"]]
+    factors = [
+        float(weight) for weight in json.loads((weights.path / "weights.json").read_text(encoding="utf-8"))["weights"]
+    ]
     if len(factors) != num_runs:
         raise UserError(
             f"{weights.path}: {len(factors)} weights for {num_runs} runs; learn the weights from the same runs"

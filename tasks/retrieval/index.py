@@ -60,7 +60,7 @@ def engine(name: str) -> ModuleType:
 
 def describe(path: Path) -> dict[str, object]:
     """Return the content of `index.json`: the engine's settings, the number of passages, and bytes per passage."""
-    description: dict[str, object] = json.loads((path / INDEX_JSON).read_text())
+    description: dict[str, object] = json.loads((path / INDEX_JSON).read_text(encoding="utf-8"))
     return description
 
 

@@ -150,4 +150,4 @@ def mask_modules(folder: Path, settings: LateSettings, tokenizer: Tokenizer, *, 
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file of the package."""
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")

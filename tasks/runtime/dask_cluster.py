@@ -76,7 +76,7 @@ def make_shards(order: str) -> None:
     """Have the cluster make the shards of an order, and wait for them."""
     from distributed import KilledWorker
 
-    request = json.loads(Path(order).read_text())
+    request = json.loads(Path(order).read_text(encoding="utf-8"))
     address, out, shards = request["execution"]["dask"], Path(request["out"]), _shards(request)
     number = min(len(shards), GROUPS)
     groups = [(len(shards) * n // number, len(shards) * (n + 1) // number) for n in range(number)]
@@ -115,7 +115,7 @@ def make_group(order: str, first: int, last: int) -> None:
             "same paths as the process that runs the stage"
         )
     try:
-        request = json.loads(Path(order).read_text())
+        request = json.loads(Path(order).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return
     for shard in _shards(request)[first:last]:

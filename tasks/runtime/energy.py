@@ -73,15 +73,15 @@ def _processors(powercap: Path) -> Iterator[Counter]:
     """Yield the RAPL zones that this user may read; since 2020 most systems let only root read them."""
     for zone in sorted(powercap.glob("intel-rapl:*")):
         with contextlib.suppress(OSError):
-            name = (zone / "name").read_text().partition("-")[0].strip()
+            name = (zone / "name").read_text(encoding="utf-8").partition("-")[0].strip()
             if name in ZONES:
-                (zone / "energy_uj").read_text()
+                (zone / "energy_uj").read_text(encoding="utf-8")
                 range_joules = _joules(zone / "max_energy_range_uj")
                 yield Counter(ZONES[name], partial(_joules, zone / "energy_uj"), range_joules)
 
 
 def _joules(file: Path) -> float:
-    return int(file.read_text()) / 1e6
+    return int(file.read_text(encoding="utf-8")) / 1e6
 
 
 def _gpus() -> Iterator[Counter]:

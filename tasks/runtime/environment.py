@@ -95,7 +95,7 @@ def _device_name(wanted: str) -> str:
 def _processor() -> str:
     """Return the processor's model, on which last digits depend, or its architecture where no model is named."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

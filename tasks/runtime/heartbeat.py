@@ -88,7 +88,7 @@ class HostSlot:
     def __init__(self, folder: Path, number: int) -> None:
         """Take the slot. Raises `FileExistsError` where another has it."""
         self.number, self._path, self._count = number, folder / f"host-{number}", 0
-        with self._path.open("x") as file:
+        with self._path.open("x", encoding="utf-8") as file:
             file.write(self._content())
 
     def beat(self) -> None:
@@ -146,7 +146,7 @@ class RemoteHost:
 
     def _read(self) -> str:
         try:
-            return self._path.read_text()
+            return self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
             return ""
 

@@ -29,7 +29,7 @@ def record(out: Path, *names: str, at: Path | None = None) -> None:
 def is_intact(out: Path, name: str) -> bool:
     """Return whether a file or folder below `out` exists with the recorded bytes."""
     try:
-        recorded = json.loads(_record(out, name).read_text())
+        recorded = json.loads(_record(out, name).read_text(encoding="utf-8"))
         return bool(recorded) and recorded == _hashes(out / name)
     except (OSError, ValueError):  # a record or a file that cannot be read is as good as none
         return False

@@ -124,7 +124,7 @@ def _folder_for(out: Path) -> Iterator[Path]:
 
 def _raise(folder: Path, number: int) -> None:
     """Raise the error of the process that failed first; the others failed because of it. A killed process has none."""
-    errors = [json.loads(path.read_text()) for path in folder.glob("failed-*.json")]
+    errors = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failed-*.json")]
     if (folder / KILLED).exists():
         raise ProcessFailed(
             f"one of {number} processes was killed from outside, or had no memory left; run again to resume"
@@ -144,7 +144,7 @@ def work(folder: Path, store: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    job, rank = json.loads((folder / JOB).read_text()), int(os.environ["RANK"])
+    job, rank = json.loads((folder / JOB).read_text(encoding="utf-8")), int(os.environ["RANK"])
     wanted = Execution.model_validate(job["execution"])
     try:
         device = None

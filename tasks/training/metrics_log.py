@@ -18,7 +18,7 @@ class MetricsLogger:
 
         path = folder / "metrics.jsonl"
         write_atomically(path, "".join(_lines_until(path, first)) if first else "")
-        self._file = path.open("a")
+        self._file = path.open("a", encoding="utf-8")
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=first + 1)
 
     def write(self, step: int, values: dict[str, float]) -> None:
@@ -62,7 +62,7 @@ def _lines_until(path: Path, last: int) -> list[str]:
     """Return the lines of a log up to a step. Later steps are repeated; lines that a crash cut off are dropped."""
     if not path.exists():
         return []
-    lines = path.read_text(errors="replace").splitlines(keepends=True)
+    lines = path.read_text(errors="replace", encoding="utf-8").splitlines(keepends=True)
     return [line for line in lines if line.endswith("}\n") and (step := _step(line)) is not None and 0 <= step <= last]
 
 

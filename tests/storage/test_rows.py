@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from storage import rows as module
 from storage.artifact import Artifact
-from storage.rows import num_rows, parts, read_rows, read_table, rows_at, write_rows, write_table
+from storage.errors import UserError
+from storage.rows import (
+    num_rows,
+    parts,
+    read_foreign_parquet,
+    read_rows,
+    read_table,
+    rows_at,
+    write_rows,
+    write_table,
+)
 from storage.tables import Pairs, Queries
 
 
@@ -99,6 +109,21 @@ def test_a_part_that_was_added_is_read(tmp_path: Path) -> None:
     for number in range(3):
         write_rows(tmp_path, Queries, [{"query_id": str(number), "text": "x"}], f"part-{number:05d}")
         assert [row["query_id"] for row in read_rows(artifact(tmp_path), Queries)] == list("012"[: number + 1])
+
+
+def test_another_programs_text_that_is_not_utf8_is_named_with_its_row_and_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROWS_PER_FOREIGN_BATCH", 4)
+    texts = pa.array([b"a", b"b", b"c", b"d", b"e", b"f\xff"]).cast(pa.string(), safe=False)
+    pq.write_table(pa.table({"id": pa.array(list("abcdef")), "text": texts}), tmp_path / "texts.parquet")
+    rows = read_foreign_parquet(tmp_path / "texts.parquet", ["id", "text"])
+
+    assert [next(rows)[1]["text"] for _ in range(4)] == list("abcd")
+    with pytest.raises(
+        UserError, match=r"texts\.parquet row 6: the column 'text' is not readable .*; expected text in"
+    ):
+        next(rows)
 
 
 def test_long_texts_are_written_and_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ of .txt, .md and .html files. Files may be gzipped where they are lines.
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,11 +24,15 @@ from storage.rows import read_foreign_parquet
 TEXTS = ("text", "contents", "content", "body", "passage", "document", "abstract")
 TITLES = ("title", "headline", "name")
 IDS = ("_id", "id", "doc_id", "docid", "docno", "pid")
+ROLES = {"text": TEXTS, "title": TITLES, "id": IDS}
 PAGES = (".html", ".htm", ".xhtml")
 PLAIN = (".txt", ".text", ".md", ".markdown")
 BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
+JSON_LINES, CSV, TSV, PARQUET = (f"a file of {name}" for name in ("JSON lines", "CSV", "TSV", "Parquet"))
+FORMS_OF_LINES = (TEXT_FILES, CSV, TSV)  # whose texts are lines of a file
 
 Row = tuple[str, Mapping[str, Any]]
+Columns = dict[str, str]  # the names of the columns with text, title and id, where there are any
 
 
 def kind(path: Path) -> str:
@@ -43,12 +48,12 @@ def kind(path: Path) -> str:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file or folder; name a collection")
     ending = path.name.lower().removesuffix(".gz").rpartition(".")[2]
-    names = {"jsonl": "JSON lines", "ndjson": "JSON lines", "csv": "CSV", "tsv": "TSV", "parquet": "Parquet"}
+    names = {"jsonl": JSON_LINES, "ndjson": JSON_LINES, "csv": CSV, "tsv": TSV, "parquet": PARQUET}
     if ending not in names:
         raise UserError(
             f"{path}: expected a folder, or a file that ends in {', '.join(names)}; found .{ending}; convert it to one"
         )
-    return f"a file of {names[ending]}"
+    return names[ending]
 
 
 def files(path: Path) -> list[Path]:
@@ -70,15 +75,34 @@ def read_documents(path: Path) -> Iterator[TextRow]:
         yield from _of_rows(path, form)
 
 
+def id_without_blanks(name: str, form: str) -> str:
+    """Return the document id for a file's path or a row's id, which may have blanks, in a collection of this form."""
+    if form == BEIR_FOLDER:  # whose loader refuses blanks
+        return name
+    return ("%20" if form == TEXT_FILES else "_").join(name.split())
+
+
 def _of_files(folder: Path) -> Iterator[TextRow]:
     """Yield a document for each file; its id is the path below the folder, without blanks."""
-    for file in _text_files(folder):
-        doc_id = checked_id("%20".join(_name(file.relative_to(folder)).split()), str(folder))
+    ids = {file: _file_id(file, folder) for file in _text_files(folder)}
+    seen = Unique()
+    for doc_id in ids.values():
+        seen.add(doc_id)
+    seen.check(
+        lambda: ((str(file), doc_id) for file, doc_id in ids.items()),
+        remedy="an id is the file's name with %20 for blanks; rename one of the files",
+    )
+    for file, doc_id in ids.items():
         if file.suffix.lower() in PAGES:
             title, text = read_page(file)
         else:
-            title, text = _heading("\n".join(text for _, text in read_lines(file)), file.suffix.lower())
+            lines = "\n".join(line for _, line in read_lines(file, keep_blank=True))
+            title, text = _heading(lines.strip("\n"), file.suffix.lower())
         yield {"doc_id": doc_id, "title": title, "text": text}
+
+
+def _file_id(file: Path, folder: Path) -> str:
+    return checked_id(id_without_blanks(_name(file.relative_to(folder)), TEXT_FILES), str(folder))
 
 
 def _name(path: Path) -> str:
@@ -93,7 +117,7 @@ def _heading(text: str, suffix: str) -> tuple[str, str]:
     """Return the first heading of a Markdown text as its title, and the rest; plain texts have no title."""
     first, _, rest = text.partition("\n")
     if suffix in (".md", ".markdown") and first.startswith("# "):
-        return first.removeprefix("# ").strip(), rest
+        return first.removeprefix("# ").strip(), rest.lstrip("\n")
     return "", text
 
 
@@ -108,7 +132,7 @@ def _text_files(folder: Path) -> list[Path]:
 
 
 def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
-    """Yield a document for each row; a row without an id has its number as one."""
+    """Yield a document for each row; a row whose id is missing or empty has its number as one."""
     seen = Unique()
     for _, document in _numbered(file, form):
         seen.add(document["doc_id"])
@@ -118,25 +142,38 @@ def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
 
 def _numbered(file: Path, form: str) -> Iterator[tuple[str, TextRow]]:
     """Yield each row as a document, with the place of the row."""
+    columns: Columns = {}
     for number, (where, row) in enumerate(_rows(file, form), 1):
-        columns = _columns(row, where)
-        text, title, doc_id = (_value(row, columns[role], where) for role in ("text", "title", "id"))
-        name = checked_id("_".join(doc_id.split()) or str(number), where)
+        columns = _columns(row, where, columns)
+        text, title, doc_id = (_value(row, columns.get(role), where) for role in ("text", "title", "id"))
+        name = checked_id(id_without_blanks(doc_id, form) or str(number), where)
         yield where, {"doc_id": name, "title": title, "text": text}
 
 
 def _value(row: Mapping[str, Any], column: str | None, where: str) -> str:
-    """Return the text of a column, "" without one; numbers are ids and titles, too, but no documents."""
+    """Return the text of a column, "" where it is missing; numbers are ids and titles, too, but no documents."""
     value = None if column is None else row.get(column)
-    if value is None:
+    if column is None or value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, int | float) and column is not None and column.lower() not in TEXTS:
+    if isinstance(value, int | float) and column.lower() not in TEXTS:
         value = str(value)
-    return text_field({str(column): value}, str(column), where)
+    if isinstance(value, bytes):  # of Parquet, where some programs do not mark text as such
+        value = _decoded(value, column, where)
+    return text_field({column: value}, column, where)
+
+
+def _decoded(value: bytes, column: str, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{where}: the field '{column}' is not UTF-8 (byte {error.start + 1} is 0x{value[error.start]:02x}); "
+            "expected text; convert the column to text"
+        ) from None
 
 
 def _rows(file: Path, form: str) -> Iterator[Row]:
-    if form.endswith("Parquet"):
+    if form == PARQUET:
         import pyarrow.parquet as pq
 
         try:
@@ -146,32 +183,36 @@ def _rows(file: Path, form: str) -> Iterator[Row]:
         wanted = [name for name in names if name.lower() in (*TEXTS, *TITLES, *IDS)]
         has_texts = any(name.lower() in TEXTS for name in wanted)  # without one the error lists all columns
         yield from read_foreign_parquet(file, wanted if has_texts else names)
-    elif form.endswith("JSON lines"):
+    elif form == JSON_LINES:
         yield from read_json_lines(file)
     else:
-        yield from _separated(file, "\t" if form.endswith("TSV") else ",")
+        yield from _separated(file, "\t" if form == TSV else ",")
 
 
 def _separated(file: Path, delimiter: str) -> Iterator[Row]:
-    """Yield the rows of CSV, whose fields may be quoted, or of TSV, where a quotation mark is text."""
-    lines = (f"{text}\n" for _, text in read_lines(file))
+    """Yield the rows of CSV, whose fields may be quoted, or of TSV, where a quotation mark is text.
+
+    Each is named by the line with which it begins. Blank lines between rows are left out.
+    """
+    lines = (f"{text}\n" for _, text in read_lines(file, keep_blank=True))
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    number = 0
+    header, number = list[str](), 1
     try:
-        rows = _of_any_length(reader)
-        header = next(rows, [])
-        number = reader.line_num + 1
-        for fields in rows:
-            where = f"{file} row {number}"
-            if len(fields) > len(header):
-                raise UserError(f"{where}: expected {len(header)} columns as in the header, found {len(fields)}")
-            yield where, dict(zip(header, fields, strict=False))
-            number = reader.line_num + 1
+        for fields in _of_any_length(reader):
+            where, number = f"{file} line {number}", reader.line_num + 1
+            if not header or not fields:
+                header = header or fields
+                continue
+            if len(fields) != len(header):
+                raise UserError(
+                    f"{where}: expected {len(header)} fields as in the header, found {len(fields)}; fix the row"
+                )
+            yield where, dict(zip(header, fields, strict=True))
     except csv.Error as error:
-        raise UserError(f"{file} row {number}: not readable as CSV ({error}); close and double the quotes") from None
+        raise UserError(f"{file} line {number}: not readable as CSV ({error}); close and double the quotes") from None
 
 
 def _of_any_length(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -187,16 +228,23 @@ def _of_any_length(reader: Iterator[list[str]]) -> Iterator[list[str]]:
         yield fields
 
 
-def _columns(row: Mapping[str, Any], where: str) -> dict[str, str | None]:
-    """Return the names of the columns with text, title and id. Raises UserError where no column has texts."""
-    by_name = {str(name).lower(): str(name) for name in row if name is not None}
+def _columns(row: Mapping[str, Any], where: str, chosen: Columns) -> Columns:
+    """Return the columns that earlier rows have chosen, or the row's own for a role that none of them has.
 
-    def first(names: tuple[str, ...]) -> str | None:
-        return next((by_name[name] for name in names if name in by_name), None)
-
-    if (text := first(TEXTS)) is None:
+    Raises UserError where no column has texts, and where the row lacks the chosen column of texts or of ids.
+    """
+    if len(chosen) < len(ROLES):
+        by_name = {str(name).lower(): str(name) for name in row}
+        own = {role: next((by_name[name] for name in names if name in by_name), "") for role, names in ROLES.items()}
+        chosen = {role: name for role, name in own.items() if name} | chosen
+        if "text" not in chosen:
+            raise UserError(
+                f"{where}: expected a column of texts named {', '.join(TEXTS)}; found {', '.join(by_name) or 'none'}; "
+                "rename the one that has them to text"
+            )
+    if missing := [name for role, name in chosen.items() if role != "title" and name not in row]:
         raise UserError(
-            f"{where}: expected a column of texts named {', '.join(TEXTS)}; found {', '.join(by_name) or 'none'}; "
-            "rename the one that has them to text"
+            f"{where}: expected the column {missing[0]}, as in an earlier row; found {', '.join(row) or 'none'}; "
+            "give all rows the same columns"
         )
-    return {"text": text, "title": first(TITLES), "id": first(IDS)}
+    return chosen

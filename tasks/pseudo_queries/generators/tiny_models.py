@@ -78,4 +78,4 @@ def _copy_tokenizer(tokenizer: Path, folder: Path) -> int:
     for name in ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json"):
         if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, folder / name)
-    return len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    return len(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])

@@ -141,7 +141,7 @@ class Validation:
 
     def epochs(self) -> list[Epoch]:
         """Return the results so far."""
-        return [Epoch(**json.loads(path.read_text())) for path in sorted(self.folder.glob("*.json"))]
+        return [Epoch(**json.loads(path.read_text(encoding="utf-8"))) for path in sorted(self.folder.glob("*.json"))]
 
     def chosen(self) -> Path:
         """Return the folder of the model to keep, of those validated so far."""

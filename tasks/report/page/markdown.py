@@ -27,7 +27,7 @@ def _tidy(text: str) -> str:
 
 
 def _content(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     head, remark = content["headline"], path.with_suffix(".md")
     tests = [row for row in content["comparisons"] if row["metric"] == head["metric"]]
     return {
@@ -37,7 +37,8 @@ def _content(path: Path) -> dict[str, Any]:
         "beside": content.get("beside", []), "report": content["inputs"]["report"], "key": content["inputs"]["metrics"],
         "splits": [_measured(split, head["baseline"]) for split in content.get("splits", [])],
         "stages": len(content["stages"]), "duration": duration(sum(stage["seconds"] for stage in content["stages"])),
-        "machine": _machine(content), "remark": remark.read_text().strip() if remark.is_file() else None,
+        "machine": _machine(content),
+        "remark": remark.read_text(encoding="utf-8").strip() if remark.is_file() else None,
     }  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def template(name: str, **filters: Callable[..., Any]) -> Template:
 
 def css(*names: str) -> str:
     """Return style sheets of this folder, joined."""
-    return "".join((FOLDER / f"{name}.css").read_text() for name in names)
+    return "".join((FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in names)
 
 
 def three(value: float) -> str:

@@ -72,7 +72,7 @@ def _logged(checkpoint: Path) -> dict[str, list[tuple[int, float]]]:
     if not path.is_file():
         return {}
     curves: dict[str, dict[int, float]] = {}
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         for name, step, value in _numbers(line):
             curves.setdefault(name, {})[step] = value
     return {name: sorted(points.items()) for name, points in curves.items()}

@@ -10,6 +10,7 @@ from flows.adapt.collections import of_generated, of_salient_sentences, write_co
 from flows.adapt.judgements import Judgements, read_judgements
 from flows.adapt.survey import survey
 from storage.datasets import beir
+from storage.datasets.support.collection_files import kind, read_documents
 from storage.errors import UserError
 from storage.formats.records import TextRow
 from tests.tiny import WORDS
@@ -74,6 +75,18 @@ def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
     assert {row["text"] for row in beir.texts(tmp_path / "training", "corpus")} == {row["text"] for row in rows}
 
 
+def test_documents_of_only_a_title_are_no_duplicates(tmp_path: Path) -> None:
+    rows = documents(100)
+    rows += [TextRow(doc_id=f"t{n}", title=f"Only  title {n // 2}", text=" ") for n in range(40)]
+    generated = {row["doc_id"]: [f"what is {row['doc_id']}"] for row in rows}
+
+    write_collections(tmp_path, rows, of_generated(rows, generated), None)
+
+    training = tmp_path / "training"
+    judged = ids(training, "train") | ids(training, "heldout")
+    assert [judged[f"t{n}?0"] for n in range(0, 40, 2)] == [{f"t{n}", f"t{n + 1}"} for n in range(0, 40, 2)]
+
+
 def test_too_few_documents_are_an_error(tmp_path: Path) -> None:
     rows = documents(8)
     with pytest.raises(UserError, match="pseudo-queries to train on and"):
@@ -107,6 +120,25 @@ def test_judgements_are_read_as_texts_and_as_qrels(tmp_path: Path) -> None:
     (tmp_path / "judged.tsv").write_text("salt?\n")
     with pytest.raises(UserError, match="expected a query, a document's id"):
         read_judgements(tmp_path / "judged.tsv", {"d1"})
+
+
+@pytest.mark.parametrize("form", ["folder", "rows.csv"])
+def test_judgements_name_documents_as_the_collection_does(form: str, tmp_path: Path) -> None:
+    """Ids of documents have no blanks; names of files and ids of rows may."""
+    collection = tmp_path / form
+    if form == "folder":
+        collection.mkdir()
+        (collection / "my notes.txt").write_text("x")
+    else:
+        collection.write_text("id,text\nmy notes.txt,x\n")
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "salt?"}\n')
+    (tmp_path / "judged.tsv").write_text("salt?\tmy notes.txt\t2\n")
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmy notes.txt\t2\n")
+    known = {row["doc_id"] for row in read_documents(collection)}
+
+    for name in ("judged.tsv", "qrels.tsv"):
+        judged = read_judgements(tmp_path / name, known, kind(collection))
+        assert [row["doc_id"] for row in judged.qrels] == list(known)
 
 
 @pytest.mark.parametrize("line", ["salt?\td1\t²", "salt?\td1\t99999999999999999999", "salt?\td1\tx", "\td1"])

@@ -73,7 +73,7 @@ def test_a_broken_collection_is_named_before_a_broken_model(
 ) -> None:
     (tmp_path / "texts.csv").write_text("a,b\n1,2\n")
 
-    with pytest.raises(UserError, match=r"^\S+texts\.csv row 2: expected a column of texts"):
+    with pytest.raises(UserError, match=r"^\S+texts\.csv line 2: expected a column of texts"):
         build("small/beir", tmp_path / "store", without_queries(tmp_path / "texts.csv", model))
 
     assert not (tmp_path / "store").exists()
@@ -82,7 +82,7 @@ def test_a_broken_collection_is_named_before_a_broken_model(
 def test_a_missing_model_and_a_broken_collection_are_both_named(tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("a,b\n1,2\n")
 
-    with pytest.raises(UserError, match=r"no-model: no .*texts\.csv row 2"):
+    with pytest.raises(UserError, match=r"no-model: no .*texts\.csv line 2"):
         built(
             "small/beir", tmp_path / "store", without_queries(tmp_path / "texts.csv", tmp_path / "no-model"),
             print_line=print,

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import signal
 import subprocess
@@ -230,6 +231,26 @@ def test_refuses_a_folder_in_use_a_format_that_is_none_and_queries_of_other_pass
     with pytest.raises(ValueError, match="d1#0: the queries are of other passages than split_corpus/"):
         export_queries(Corpus("x", AT, corpus.queries, others), "beir", tmp_path / "out", dropped=False)
     assert not (tmp_path / "out").exists()
+
+
+OF_ANY_LOCALE = """
+import locale, sys
+from pathlib import Path
+from flows.queries.formats import beir
+assert locale.getpreferredencoding(False).lower() != "utf-8"
+passage = {"passage_id": "gr\\u00fcn", "title": "", "text": ""}
+beir(Path(sys.argv[1]), iter([(passage, [{"rank": 0, "query": "\\u00fc?"}])]))
+"""
+
+
+def test_files_are_utf8_in_any_locale(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUTF8"}
+    environment |= {"LC_ALL": "C", "LANG": "C", "PYTHONCOERCECLOCALE": "0"}
+
+    subprocess.run([sys.executable, "-X", "utf8=0", "-c", OF_ANY_LOCALE, str(tmp_path)], env=environment, check=True)
+
+    qrels = "query-id\tcorpus-id\tscore\ngrün/0\tgrün\t1\n"
+    assert (tmp_path / "gen-qrels" / "train.tsv").read_bytes() == qrels.encode()
 
 
 WRITER = """

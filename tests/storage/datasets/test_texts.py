@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.datasets import texts as loader
+from storage.datasets import version
 from storage.datasets.support.collection_files import read_documents
 from storage.errors import UserError
 
@@ -35,6 +36,16 @@ def test_every_form_gives_the_same_rows_and_names_what_was_read(tmp_path: Path) 
     assert loader.files(file, "corpus", None) == [file]
     assert loader.files(folder, "documents", None) == [folder / "a.md", folder / "b.txt"]
     assert list(loader.texts(folder, "corpus")) == list(read_documents(folder))
+
+
+def test_only_forms_that_had_lost_blank_lines_have_another_version(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    for name in ("rows.jsonl", "rows.csv", "rows.tsv", "rows.parquet", "folder/a.txt"):
+        (tmp_path / name).write_text("")
+
+    versions = {name: version("texts", tmp_path / name) for name in ("rows.jsonl", "rows.csv", "rows.tsv", "folder")}
+    assert versions == {"rows.jsonl": 1, "rows.csv": 2, "rows.tsv": 2, "folder": 2}
+    assert version("beir", tmp_path) == version("texts", tmp_path / "rows.parquet") == 1
 
 
 def test_there_are_no_queries(tmp_path: Path) -> None:

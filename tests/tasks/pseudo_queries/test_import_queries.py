@@ -102,6 +102,13 @@ def test_a_folder_of_beir_may_have_several_passages_a_query(imported: Any, tmp_p
     ]  # fmt: skip
 
 
+def test_the_plain_one_of_two_files_of_queries_is_read(imported: Any, tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "beir", [("q1", "plain")], [("q1", "d0#0")])
+    write_lines(folder / "qgen-queries.jsonl.gz", {"_id": "q1", "text": "gzipped"})
+
+    assert [query for _, _, query in queries_of(imported(folder)) if query] == ["plain"]
+
+
 def test_our_table_keeps_scores_and_what_was_dropped(imported: Any, written: Any) -> None:
     digest = passage_sha256("T text 0 0")
     rows = [

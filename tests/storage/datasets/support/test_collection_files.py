@@ -6,6 +6,8 @@ import csv
 import gzip
 import json
 import os
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,10 +55,35 @@ def test_a_quotation_mark_in_tsv_is_text(tmp_path: Path) -> None:
     assert as_rows(tmp_path / "texts.tsv") == [("1", "", '"Quoted start'), ("2", "", "second")]
 
 
-def test_each_line_of_json_has_columns_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "texts.jsonl").write_text('{"id": 1, "body": "a"}\n{"id": 2, "text": "b", "title": "T"}\n')
+def test_the_first_row_of_json_with_a_column_chooses_it(tmp_path: Path) -> None:
+    rows = ['{"body": "a"}', '{"id": 2, "body": "b", "title": "T", "text": "x"}', '{"id": 5, "body": "c", "name": "N"}']
+    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
 
-    assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b")]
+    assert as_rows(tmp_path / "texts.jsonl") == [("1", "", "a"), ("2", "T", "b"), ("5", "", "c")]
+
+
+def test_blank_lines_within_a_text_are_kept_in_every_form(tmp_path: Path) -> None:
+    text = "para one\n\n\npara two"
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"id": "a", "title": "T", "text": text}))
+    (tmp_path / "texts.csv").write_text(f'\nid,title,text\n\na,T,"{text}"\n\n')
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "a.md").write_text(f"\n# T\n\n{text}\n\n")
+
+    expected = [("a", "T", text)]
+    assert as_rows(tmp_path / "texts.jsonl") == as_rows(tmp_path / "texts.csv") == expected
+    assert as_rows(tmp_path / "pages") == [("a.md", "T", text)]
+
+
+@pytest.mark.parametrize(("first", "second"), [("a  b.txt", "a b.txt"), ("a b.txt", "a%20b.txt")])
+def test_files_whose_ids_become_equal_are_both_named(first: str, second: str, tmp_path: Path) -> None:
+    for name in (first, second, "c.txt"):
+        (tmp_path / name).write_text(name)
+
+    with pytest.raises(UserError) as error:
+        as_rows(tmp_path)
+
+    already = f"{tmp_path / second}: the id a%20b.txt is already in {tmp_path / first}; "
+    assert str(error.value) == already + "an id is the file's name with %20 for blanks; rename one of the files"
 
 
 def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
@@ -96,10 +123,19 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
     ("name", "content", "message"),
     [
         ("texts.csv", "id,words\n1,x\n", "expected a column of texts named text, contents"),
-        ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv row 2: not readable as CSV \(unexpected end"),
-        ("texts.csv", "id,text\n1,x\n2,a, b\n", "row 3: expected 2 columns as in the header, found 3"),
-        ("texts.csv", "id,text\n1,x\n2\n", "row 3: expected a column of texts"),
-        ("texts.jsonl", '{"text": "a"}\n{"words": "b"}\n', r"texts\.jsonl line 2: expected a column of texts"),
+        ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv line 2: not readable as CSV \(unexpected end"),
+        ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n2,"open\n', r"texts\.csv line 7: not readable as CSV"),
+        ("texts.csv", "id,text\n1,x\n2,a, b\n", "line 3: expected 2 fields as in the header, found 3; fix the row"),
+        ("texts.csv", "id,title,text\n1,T,x\n\n2,y\n", "line 4: expected 3 fields as in the header, found 2"),
+        ("texts.tsv", "body\ttext\n\none\ttwo\nthree\n", "line 4: expected 2 fields as in the header, found 1"),
+        ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n1,z\n', "line 7: the id 1 is already in line 3; ids must be unique"),
+        ("texts.jsonl", '{"words": "b"}\n', r"texts\.jsonl line 1: expected a column of texts"),
+        (
+            "texts.jsonl",
+            '{"text": "a"}\n{"body": "b"}\n',
+            "line 2: expected the column text, as in an earlier row; found",
+        ),
+        ("texts.jsonl", '{"_id": 1, "text": "a"}\n{"id": 2, "text": "b"}\n', "line 2: expected the column _id, as in"),
         ("texts.jsonl", '{"id": 1, "text": 5}\n', "the field 'text' must be text, found 5"),
         ("texts.jsonl", '{"id": 1, "text": "half \\ud83d"}\n', "line 1: the field 'text' has half a surrogate pair"),
         ("texts.jsonl", '{"id": "\\ud83d", "text": "a"}\n', "line 1: the field 'id' has half a surrogate pair"),
@@ -123,6 +159,48 @@ def test_all_columns_of_a_parquet_file_without_texts_are_named(tmp_path: Path) -
 
     with pytest.raises(UserError, match="found id, words; rename"):
         as_rows(tmp_path / "texts.parquet")
+
+
+def parquet(folder: Path, **columns: pa.Array) -> Path:
+    pq.write_table(pa.table(columns), folder / "texts.parquet")
+    return folder / "texts.parquet"
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("id", pa.array([date(2020, 1, 1)]), r"the field 'id' must be text, found datetime\.date\(2020, 1, 1\)"),
+        ("title", pa.array([Decimal("1.5")]), r"the field 'title' must be text, found Decimal\('1\.5'\); convert the"),
+        ("text", pa.array([[b"a"]]), r"the field 'text' must be text, found \[b'a'\]; convert the column to text"),
+        ("text", pa.array([b"a\xff"]), r"the field 'text' is not UTF-8 \(byte 2 is 0xff\); expected text; convert the"),
+        (
+            "text",
+            pa.array([b"a\xff"]).cast(pa.string(), safe=False),
+            r"the column 'text' is not readable \('utf-8' codec .*\); expected text in UTF-8; convert the column",
+        ),
+    ],
+)
+def test_a_value_of_parquet_that_is_no_text_is_named(
+    column: str, values: pa.Array, message: str, tmp_path: Path
+) -> None:
+    nothing, text = pa.nulls(1, values.type), pa.array(["first", "second"])
+    file = parquet(tmp_path, **{"text": text, column: pa.concat_arrays([nothing, values])})
+
+    with pytest.raises(UserError, match=rf"texts\.parquet row 2: {message}"):
+        as_rows(file)
+
+
+def test_text_in_a_binary_column_of_parquet_is_read(tmp_path: Path) -> None:
+    file = parquet(tmp_path, id=pa.array([b"a"]), text=pa.array(["Grün".encode()]))
+
+    assert as_rows(file) == [("a", "", "Grün")]
+
+
+def test_not_a_number_is_a_missing_value(tmp_path: Path) -> None:
+    nan = float("nan")
+    file = parquet(tmp_path, id=pa.array([7.0, nan]), title=pa.array([nan, 1.5]), text=pa.array(["a", "b"]))
+
+    assert as_rows(file) == [("7.0", "", "a"), ("2", "1.5", "b")]
 
 
 def test_numbers_are_ids_and_titles_and_0_is_one(tmp_path: Path) -> None:
