@@ -11,11 +11,11 @@ from pathlib import Path
 
 from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
-from flows.study.claims import RESULTS, Study, Trial, load_study
+from flows.study.claims import RESULTS, Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from flows.study.order import needed
 from storage.files import write_atomically
-from storage.results.study_runs import StudyRun, read_study_run
+from storage.results.study_runs import StudyRun, Trial, read_study_run
 from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part

@@ -15,12 +15,12 @@ from storage import datasets
 from storage.artifact import Source, source_of
 from storage.conversions import squad_wikipedia
 from storage.errors import UserError, quoted
-from storage.files import cache_folder, is_system_file
+from storage.files import cache_folder
 from storage.imports import negative_files, pseudo_query_files
 from storage.remote_folders import is_mirrored, is_url, local_path, mirror, mirror_of
 from storage.store.hub_models import snapshot
+from storage.store.model_folders import model_folder, packaged
 
-NO_MODEL_FILES = (".gitattributes", "training_args.bin")  # of a model's folder, with *.md
 PROJECT_DATA = Path(__file__).resolve().parents[2] / "data"
 
 
@@ -229,10 +229,10 @@ def stated_name(name: str) -> str:
 
 def _weights(name: str) -> Source:
     if name.startswith("package:"):
-        return _folder(_in_package(name))
+        return model_folder(packaged(name))
     for folder in _candidates(name, "a model's folder"):
         if folder.is_dir():
-            return _folder(folder.resolve())
+            return model_folder(folder.resolve())
     return _from_hub(name)
 
 
@@ -272,31 +272,6 @@ def tokenizer(name: str) -> Source:
         missing = UserError(f"{model.path}: expected a tokenizer.json; save the model's fast tokenizer there")
         return _absent(tokenizer_name, missing)
     return source_of(model.path, [file])
-
-
-def _folder(folder: Path) -> Source:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder}: expected a Hugging Face model folder, but it has no config.json")
-    files = [file for file in folder.rglob("*") if file.is_file() and not _is_hidden(file.relative_to(folder))]
-    return source_of(folder, [file for file in files if file.suffix != ".md" and file.name not in NO_MODEL_FILES])
-
-
-def _is_hidden(path: Path) -> bool:
-    """Return whether a file belongs to another program, such as the times that a download notes in `.cache`."""
-    return is_system_file(path.name) or any(part.startswith(".") for part in path.parts)
-
-
-def _in_package(name: str) -> Path:
-    package, _, inner = name.removeprefix("package:").partition("/")
-    if not package.isidentifier() or ".." in Path(inner).parts or Path(inner).is_absolute():
-        raise UserError(f"{quoted(name)}: expected package:NAME/FOLDER, a Python package's name and a folder in it")
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"the Python package {quoted(package)} is not installed; install it, or name another model")
-    folder = Path(next(iter(spec.submodule_search_locations))) / inner
-    if not folder.is_dir():
-        raise UserError(f"{name}: the package {package} has no folder {inner!r}")
-    return folder
 
 
 def _from_hub(name: str) -> Source:
