@@ -65,8 +65,10 @@ def files(path: Path) -> list[Path]:
             return _refused(path, f"expected one {QUERIES[1:]} with a prefix, found those of {', '.join(prefixes)}")
         return beir.files(path, "queries", f"{prefixes[0]}-train")
     inner = path / "queries" if (path / "queries").is_dir() else path  # of a folder that `export` wrote
+    given = {file for file in inner.iterdir() if file.name != "provenance.json"}
+    given -= {file.with_name(f"{file.name}.gz") for file in given}  # of two, the plain one is read
     for kind in (PARQUET, LINES):
-        if paths := sorted(file for file in inner.iterdir() if _kind(file) == kind and file.name != "provenance.json"):
+        if paths := sorted(file for file in given if _kind(file) == kind):
             return paths
     return _refused(path, EXPECTED)
 

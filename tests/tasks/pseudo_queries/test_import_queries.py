@@ -109,6 +109,13 @@ def test_the_plain_one_of_two_files_of_queries_is_read(imported: Any, tmp_path: 
     assert [query for _, _, query in queries_of(imported(folder)) if query] == ["plain"]
 
 
+def test_the_plain_one_of_two_files_of_lines_is_read(imported: Any, tmp_path: Path) -> None:
+    for name, query in (("all.jsonl", "plain"), ("all.jsonl.gz", "gzipped")):
+        write_lines(tmp_path / name, {"id": "d0#0", "predicted_queries": [query]})
+
+    assert [query for _, _, query in queries_of(imported(tmp_path)) if query] == ["plain"]
+
+
 def test_our_table_keeps_scores_and_what_was_dropped(imported: Any, written: Any) -> None:
     digest = passage_sha256("T text 0 0")
     rows = [
