@@ -75,11 +75,13 @@ docs: environment ## build the documentation into build/site; fails on a broken 
 notebooks: environment data ## run the tutorials' notebooks and write their outputs into them; minutes
 	$(BIN)/python -m flows.documentation.notebooks
 
-screenshots: environment data ## take the screenshots of the pages from a quickstart, and a run that is resumed in the browser
+screenshots: environment data ## take the screenshots and the shown output from a quickstart and a run that is resumed in the browser
 	@tests/services/install
 	PRETRIEVE_SCREENSHOTS=docs/images $(BIN)/python -m pytest tests/services/test_resume_from_ui.py
-	$(BIN)/pretrieve reproduce quickstart
+	$(BIN)/pretrieve reproduce quickstart > results/seeds/quickstart.txt
+	sed -i 's|$(CURDIR)/||' results/seeds/quickstart.txt
 	$(BIN)/python -m tests.services.screenshots artifacts docs/images
+	$(BIN)/python -m flows.documentation.quickstart
 
 lint: environment ## ruff and mypy
 	$(BIN)/ruff check .
@@ -127,9 +129,9 @@ bench: environment data ## every stage's speed compared with baselines, at most 
 growth: environment data ## how each stage's time and memory grow with the collection, and what full runs would take
 	$(BIN)/python -m benchmarks.growth
 
-results: environment ## write docs/results.md and the README's table from the reports in results/
+results: environment ## write docs/results.md and what the documentation shows of the results in results/
 	$(BIN)/python -m flows.documentation.results
-	$(BIN)/python -m flows.seed_results
+	$(BIN)/python -m flows.documentation.quickstart
 
 coverage: environment ## write docs/coverage.md: the papers' rows and the runs that reproduce them
 	$(BIN)/python -m flows.documentation.paper_coverage

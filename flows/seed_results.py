@@ -1,31 +1,27 @@
-"""Keep the results of a recipe's runs with several seeds, and write the README's part about them.
+"""Keep the results of a recipe's runs with several seeds.
 
 `python -m flows.seed_results REPORT...` writes `results/seeds/RECIPE.json` from published `report.json` files that
-differ in their seeds only, and then the README. Without reports it writes the README from the kept file.
+differ in their seeds only. `make results` writes the documentation of the quickstart's.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flows.documentation.markdown import with_part
 from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.settings import without_seeds
-from tasks.report.page.costs import cpu_range, kept_costs, machines_of_runs
-from tasks.report.page.statistics import claim_in_words, headline_rows, probability, signed
+from tasks.report.page.costs import kept_costs
+from tasks.report.page.statistics import headline_rows
 
-README, FOLDER = PROJECT / "README.md", PROJECT / "results" / "seeds"
-SHOWN = FOLDER / "quickstart.json"
-"""The results that the README shows."""
-FIRST, LAST = "<!-- written from results/seeds/quickstart.json -->\n", "<!-- end of the quickstart's results -->\n"
+FOLDER = PROJECT / "results" / "seeds"
 
 Content = dict[str, Any]
 
@@ -49,27 +45,6 @@ def kept(reports: Sequence[Content]) -> Content:
     }  # fmt: skip
 
 
-def part(content: Content) -> str:
-    """Return the Markdown of kept results: a table of systems by seeds, the claims, and the cost."""
-    runs, metric = content["runs"], content["metric"]
-    seeds = [str(run["seed"]) for run in runs]
-    lines = [
-        f"{content['dataset']}; {content['queries']:,} queries of split {content['split']}. {metric} by seed:", "",
-        f"| system | {' | '.join(seeds)} | mean |", f"|---|{'---|' * (len(runs) + 1)}",
-        *(_line(system, [run["values"][system] for run in runs]) for system in runs[0]["values"]), "",
-        "Claimed (paired t-test, Holm's correction over the comparisons of a run, p < 0.05):", "",
-        *(_decisions(number, runs) for number in range(len(runs[0]["claims"]))), "",
-        f"Not claimed: {'; '.join(content['not_claimed'])}.", "",
-        _cost(runs), "",
-    ]  # fmt: skip
-    return "\n".join(lines)
-
-
-def readme(text: str, content: Content) -> str:
-    """Return the README's text with the kept results between its two marks."""
-    return with_part(text, f"\n{part(content)}\n", (FIRST, LAST), README)
-
-
 def _seed(numbered: tuple[int, Content]) -> int:
     return numbered[0]
 
@@ -84,43 +59,6 @@ def _run(seed: int, report: Content, metric: str) -> Content:
     }  # fmt: skip
 
 
-def _line(system: str, values: Sequence[float]) -> str:
-    return f"| `{system}` | {' | '.join(f'{value:.3f}' for value in (*values, sum(values) / len(values)))} |"
-
-
-def _decisions(number: int, runs: Sequence[Content]) -> str:
-    """Return a claim with the number of seeds that support it, its differences and the p-value nearest to refuting it.
-
-    For "better" that is the largest; for "not worse", which a small p-value refutes, the smallest.
-    """
-    claims: list[Mapping[str, Any]] = [run["claims"][number] for run in runs]
-    supported = sum(claim["supported"] for claim in claims)
-    differences = ", ".join(signed(claim["difference"]) for claim in claims)
-    p_values = [claim["p_holm"] for claim in claims]
-    if claims[0]["expected"] == "better":
-        nearest = f"largest p_holm {probability(max(p_values))}"
-    else:
-        nearest = f"smallest p_holm {probability(min(p_values))}; no proof that both are equal"
-    return f"- {claim_in_words(claims[0])}: supported with {supported} of {len(runs)} seeds ({differences}; {nearest})"
-
-
-def _cost(runs: Sequence[Content]) -> str:
-    """Return the CPU time of a complete run, and of the stages that take most of it."""
-    longest = sorted(runs[0]["cpu_seconds"].items(), key=lambda kind: -kind[1])[:4]
-    stages = ", ".join(f"`{stage}` {seconds:.0f} s" for stage, seconds in longest)
-    return (
-        f"CPU time of a complete run on {machines_of_runs(runs)}: {cpu_range(runs)} s. The stages that take most, with "
-        f"the first seed: {stages}."
-    )
-
-
-def main(paths: Sequence[str]) -> None:
-    """Write the kept results of the reports, if there are any, and the README."""
-    if paths:
-        content = kept([json.loads(Path(path).read_text(encoding="utf-8")) for path in paths])
-        write_atomically(FOLDER / f"{content['recipe']}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    write_atomically(README, readme(README.read_text(encoding="utf-8"), json.loads(SHOWN.read_text(encoding="utf-8"))))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    content = kept([json.loads(Path(path).read_text(encoding="utf-8")) for path in sys.argv[1:]])
+    write_atomically(FOLDER / f"{content['recipe']}.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
