@@ -25,7 +25,7 @@ def commands(document: Path, program: str) -> list[str]:
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
     lines = [line for block in fenced for line in block.replace("\\\n", " ").splitlines()] + inline
     results = [re.sub(r"^(\$ |[A-Z_]+=\S+ |\.venv/bin/(?=pretrieve))*", "", line.strip()) for line in lines]
-    return [line.split("  #")[0] for line in results if line.startswith(f"{program} ")]
+    return [line.split("  #")[0].rstrip() for line in results if line.startswith(f"{program} ")]
 
 
 ALL = [(document.name, line) for document in DOCUMENTS for line in commands(document, "pretrieve")]
