@@ -1,7 +1,8 @@
 """The section of docs/scale.md about rehearsals, from what `pretrieve rehearse RECIPE --json` printed.
 
 `pretrieve rehearse came --passages 1000000 --queries 100 --limit 9000 --json > benchmarks/results/rehearsal_came.json`,
-then `python -m benchmarks.scale`.
+then `python -m benchmarks.scale`. On a CPU that only emulates bfloat16, `--set rounds.0.train.fit.precision=null` and
+the like have the steps of true shapes in float32.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ def section() -> Iterator[str]:
 def tables(result: Result) -> Iterator[str]:
     """Yield a rehearsal's tables of stages and of training steps, and what would break."""
     small, large = result["passages"]
+    changed = "".join(f" `--set {change}`" for change in result["changes"])
     yield (
-        f"**`{result['recipe']}`** with {small:,} and {large:,} passages, extrapolated to {result['full']:,}; one in "
-        f"{result['query_every']:,} has a train query:"
+        f"**`{result['recipe']}`**{changed} with {small:,} and {large:,} passages, extrapolated to {result['full']:,}; "
+        f"one in {result['query_every']:,} has a train query:"
     )
     yield from ["", *_head(STAGES)]
     for stage in result["stages"]:

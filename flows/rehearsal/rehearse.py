@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import shutil
@@ -71,8 +70,9 @@ def rehearse(
     """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks.
 
     There is a train query for every sixteenth passage, but at most `queries`, and no more in an evaluated split. A
-    stage that takes longer than `limit` seconds ends the rehearsal; the table then has the stages before it. The
-    smallest possible run comes first, and is not measured: a process compiles its kernels and starts Java only once.
+    stage that takes longer than `limit` seconds, or that the synthetic data do not suit, ends the rehearsal; the table
+    then has the stages before it. The smallest possible run comes first, and is not measured: a process compiles its
+    kernels and starts Java only once.
     """
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
@@ -83,8 +83,7 @@ def rehearse(
     query_every = max(QUERY_EVERY, -(-passages // queries)) if queries else QUERY_EVERY
     inputs = Inputs(recipe, path, changes, query_every)
     progress = unwrapped(stderr=True)
-    with contextlib.suppress(UserError):  # a sample, an analysis or an index may need more; the measured runs say so
-        _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
+    _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
     runs: list[Run] = []
     for size in sizes:  # the larger size would exceed the limit where the smaller does
         most = len(runs[0].calls) if runs else None
@@ -102,6 +101,7 @@ def rehearse(
     problems += [run.unfinished for run in runs if run.unfinished]
     if as_json:
         say_json({"recipe": path.stem, "passages": list(sizes), "query_every": query_every, "full": full,
+                  "changes": list(changes),
                   "stages": [dataclasses.asdict(stage) for stage in stages],
                   "steps": [dataclasses.asdict(step) for step in true_steps], "problems": problems})  # fmt: skip
         return
@@ -150,7 +150,7 @@ class Run:
 
     calls: list[Measurement]
     unfinished: str = ""
-    """A line about the stage that took too long, after which nothing was run."""
+    """A line about the stage that took too long or refused the data, after which nothing was run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,11 +183,10 @@ def _measure(inputs: Inputs, passages: int, bounds: Bounds, report: Callable[[st
                 try:
                     with time_limit(bounds.seconds):
                         done = current.done[reference] = run_job(job, current)
-                except OverTime:
+                except (OverTime, UserError) as error:
+                    why = str(error) if isinstance(error, UserError) else f"more than {bounds.seconds:,.0f} s"
                     stage = f"{job.stage.name} {job.round}".strip()
-                    run.unfinished = (
-                        f"{stage}: more than {bounds.seconds:,.0f} s with {passages:,} passages; none after it ran"
-                    )
+                    run.unfinished = f"{stage}: {why} with {passages:,} passages; none after it ran"
                     break
                 size = bytes_below(store.folder(done.stage, done.key))
                 risen = max(0, peak_memory() - before)

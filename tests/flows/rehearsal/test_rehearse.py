@@ -78,20 +78,27 @@ def test_a_stage_that_takes_too_long_ends_the_rehearsal(
     assert started.count("ingest_corpus") == 3
 
 
-def test_a_recipe_that_needs_more_than_the_smallest_run_is_rehearsed(
+@pytest.mark.usefixtures("tiny")
+def test_a_stage_that_refuses_the_synthetic_data_keeps_what_was_measured_before(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def needs_more(inputs: rehearsal.Inputs, passages: int, *rest: object) -> rehearsal.Run:
-        if passages == rehearsal.FEWEST:
-            raise UserError("expected at least 100 queries with a positive, found 63")
-        return rehearsal.Run([])
+    """Hours of measurements were lost where few queries had no relevant document in any list."""
+    real, started = rehearsal.run_job, list[str]()
 
-    monkeypatch.setattr(rehearsal, "_measure", needs_more)
-    monkeypatch.setattr(rehearsal, "_true_steps", lambda recipe, path, report: ([], []))
+    def refusing(job, current):
+        started.append(job.stage.name)
+        if job.stage.name == "split_corpus" and started.count("split_corpus") != 2:  # the smallest run and the last
+            raise UserError("no list has a positive")
+        return real(job, current)
 
-    rehearse("sim_cse", 8000, None, 10.0, [], as_json=True)
+    monkeypatch.setattr(rehearsal, "run_job", refusing)
+    beir_changes = ["bm25.engine=bm25s", "dataset.reader=beir", "dataset.path=nowhere"]
+    rehearse("sim_cse", 40, 2, 600.0, beir_changes, as_json=True)
 
-    assert json.loads(capsys.readouterr().out)["stages"] == []
+    result = json.loads(capsys.readouterr().out)
+    assert "ingest_corpus" in {stage["measured"]["stage"] for stage in result["stages"]}
+    assert "split_corpus: no list has a positive with 40 passages; none after it ran" in result["problems"]
+    assert result["changes"] == beir_changes
 
 
 def _rows(result: dict[str, Any], stage: str) -> int:
