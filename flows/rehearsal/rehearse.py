@@ -184,7 +184,11 @@ def _measure(inputs: Inputs, passages: int, bounds: Bounds, report: Callable[[st
                     with time_limit(bounds.seconds):
                         done = current.done[reference] = run_job(job, current)
                 except (OverTime, UserError) as error:
-                    why = str(error) if isinstance(error, UserError) else f"more than {bounds.seconds:,.0f} s"
+                    why = (
+                        str(error).replace(f"{folder}/", "")
+                        if isinstance(error, UserError)
+                        else f"more than {bounds.seconds:,.0f} s"
+                    )
                     stage = f"{job.stage.name} {job.round}".strip()
                     run.unfinished = f"{stage}: {why} with {passages:,} passages; none after it ran"
                     break
