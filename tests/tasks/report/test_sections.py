@@ -135,26 +135,19 @@ def test_metrics_of_many_values_are_counted_in_tenths(page: Path) -> None:
     assert thirds["queries"] == ((ours == 1 / 3) & (theirs == 0)).sum()
 
 
-def test_a_value_counts_at_the_nearest_tenth() -> None:
-    rows = [{"run": run, "query_id": "q", "metric": "nDCG@10", "value": value} for run, value in
-            (("dense", 0.27), ("bm25", 0.04))]  # fmt: skip
+@pytest.mark.parametrize(
+    ("metric", "value", "baseline", "cell"), [("nDCG@10", 0.27, 0.04, (3, 0)), ("MRR@10", 0.02, 0.5, (0, 5))]
+)
+def test_a_value_counts_at_the_nearest_tenth(metric: str, value: float, baseline: float, cell: tuple[int, int]) -> None:
+    """Also a mean of reciprocal ranks, as of a few-shot round's samples: 0.02 is no rank of at most 10."""
+    rows = [{"run": run, "query_id": "q", "metric": metric, "value": number} for run, number in
+            (("dense", value), ("bm25", baseline))]  # fmt: skip
 
-    results = grid(pa.Table.from_pylist(rows), "dense", "bm25", "nDCG@10")
-
-    assert results is not None
-    assert results["cells"] == [{"run": 3, "baseline": 0, "queries": 1}]
-
-
-def test_means_of_reciprocal_ranks_are_counted_in_tenths() -> None:
-    """A few-shot round is the mean of several samples: 0.02 is no rank of at most 10."""
-    rows = [{"run": run, "query_id": "q", "metric": "MRR@10", "value": value} for run, value in
-            (("few_shot", 0.02), ("bm25", 0.5))]  # fmt: skip
-
-    results = grid(pa.Table.from_pylist(rows), "few_shot", "bm25", "MRR@10")
+    results = grid(pa.Table.from_pylist(rows), "dense", "bm25", metric)
 
     assert results is not None
-    assert results["cells"] == [{"run": 0, "baseline": 5, "queries": 1}]
-    assert scatter(results)["worse"] == 1
+    assert results["cells"] == [{"run": cell[0], "baseline": cell[1], "queries": 1}]
+    assert scatter(results)["better" if cell[0] > cell[1] else "worse"] == 1
 
 
 def test_every_part_is_in_the_contents_once_and_is_there(page: Path) -> None:
