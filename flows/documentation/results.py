@@ -39,7 +39,7 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     return images | {
         RESULTS_PAGE: _results(study, claims, drawn, runs),
         RUNS_PAGE: f"{runs_page(runs)}\n",
-        README: _readme(study, claims, _numbers(study, kept)),
+        README: _readme(study, claims, drawn, _numbers(study, kept)),
     }
 
 
@@ -69,9 +69,10 @@ def _numbers(study: Study, kept: Mapping[Trial, StudyRun | None]) -> Runs:
     return Runs((done[0], len(claimed)), (done[1], len(further)))
 
 
-def _readme(study: Study, claims: Sequence[Claimed], runs: Runs) -> str:
+def _readme(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None, runs: Runs) -> str:
     brief = study_brief(study.question, answers(study, claims), claims, runs)
-    return with_part(README.read_text(encoding="utf-8"), f"{brief}\n", (FIRST, LAST), README)
+    curves = f"\n![Quality by pre-training steps and by CPU time](docs/images/{FIGURE})\n" if drawn else ""
+    return with_part(README.read_text(encoding="utf-8"), f"{brief}\n{curves}", (FIRST, LAST), README)
 
 
 def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:

@@ -69,16 +69,15 @@ def learning_curves(
 def figure(drawn: LearningCurves) -> str:
     """Return the SVG figure: for each row a panel by steps and one by CPU time."""
     panels: dict[str, dict[str, Curve]] = {}
-    units = {}
     for row, words in drawn.rows.items():
         for unit in ("steps", "CPU seconds"):
             panel = f"{drawn.metric} {words}, by {unit} of pre-training"
-            panels[panel], units[panel] = {}, unit
+            panels[panel] = {}
             for name, points in drawn.points[row].items():
                 placed = [(p.steps if unit == "steps" else p.seconds, p) for p in points]
                 panels[panel][name] = [(x, p.value, p.low, p.high) for x, p in placed if x is not None]
     drawable = {panel: systems for panel, systems in panels.items() if any(systems.values())}
-    return curves("Quality by pre-training", drawable, units)
+    return curves("Quality by pre-training", drawable, unit="", columns=2)
 
 
 def curves_part(drawn: LearningCurves) -> str:

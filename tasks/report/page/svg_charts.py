@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tasks.report.page.chart_geometry import Curve, axis, polyline, position
 from tasks.report.page.statistics import signed
@@ -15,6 +16,7 @@ from tasks.report.page.templates import template
 WIDTH, LINE, HEAD, FOOT = 480, 38, 34, 60
 LEFT, RIGHT = 12, 12
 FROM, PANEL_WIDTH, PANEL_HEIGHT, PANEL_HEAD, PANEL_FOOT, LEGEND = 52, 414, 110, 30, 22, 15
+ROW = PANEL_HEAD + PANEL_HEIGHT + PANEL_FOOT
 COLOURS = 8  # of lines
 FARTHEST = 0.15  # above all differences of papers; a larger difference is drawn at the edge, with its value
 
@@ -57,34 +59,48 @@ def forest(title: str, differences: Sequence[Difference]) -> str:
     )  # fmt: skip
 
 
-def curves(title: str, panels: Mapping[str, Mapping[str, Curve]], units: Mapping[str, str] | None = None) -> str:
-    """Return a panel for each name with its curves; the axis of values begins at the smallest value.
+def curves(title: str, panels: Mapping[str, Mapping[str, Curve]], unit: str = " steps", columns: int = 1) -> str:
+    """Return a panel for each name with its curves, in rows of `columns`; values begin near the smallest.
 
-    Points with an interval have a bar. `units` has the unit of a panel's other axis; without one these are steps.
+    Points with an interval have a bar and a mark. `unit` follows the last number of the other axis.
     """
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     colours = {name: number % COLOURS for number, name in enumerate(names)}
-    drawn, top = [], 30 + LEGEND * -(-len(names) // 2)
-    for panel, lines in panels.items():
-        points = [point for line in lines.values() for point in line]
-        across = axis(0.0, max(step for step, *_ in points))
-        values = [value for _, *of_point in points for value in of_point]
-        up = axis(min(values), max(values))
-        head = top + PANEL_HEAD
-        area = (FROM, head, PANEL_WIDTH, PANEL_HEIGHT)
-        drawn.append({
-            "name": panel, "y": top, "area": head, "bottom": head + PANEL_HEIGHT,
-            "low": up["ticks"][0]["words"], "high": up["ticks"][-1]["words"],
-            "last": f"{across['ticks'][-1]['words']} {(units or {}).get(panel, 'steps')}",
-            "lines": [
-                {"colour": colours[name], "points": polyline(line, across, up, area),
-                 "bars": [polyline([(x, low), (x, high)], across, up, area) for x, _, *ends in line if ends
-                          for low, high in (ends,)]} for name, line in lines.items()
-            ],
-        })  # fmt: skip
-        top = head + PANEL_HEIGHT + PANEL_FOOT
-    legend = [{"name": name, "colour": colours[name], "x": LEFT + (WIDTH // 2 - LEFT) * (number % 2),
-               "y": 40 + LEGEND * (number // 2)} for number, name in enumerate(names)]  # fmt: skip
+    in_a_row = 2 * columns
+    first = 30 + LEGEND * -(-len(names) // in_a_row)
+    drawn = [
+        _panel(name, lines, unit, colours,
+               (FROM + WIDTH * (number % columns), first + PANEL_HEAD + ROW * (number // columns)))
+        for number, (name, lines) in enumerate(panels.items())
+    ]  # fmt: skip
+    legend = [{"name": name, "colour": colours[name], "x": LEFT + (WIDTH // 2 - LEFT) * (number % in_a_row),
+               "y": 40 + LEGEND * (number // in_a_row)} for number, name in enumerate(names)]  # fmt: skip
     return template("curves.svg.j2").render(
-        title=title, panels=drawn, legend=legend, width=WIDTH, height=top, left=FROM, right=FROM + PANEL_WIDTH,
-    )  # fmt: skip
+        title=title, panels=drawn, legend=legend, width=WIDTH * columns, height=first + ROW * -(-len(panels) // columns)
+    )
+
+
+def _panel(
+    name: str, lines: Mapping[str, Curve], unit: str, colours: Mapping[str, int], corner: tuple[int, int]
+) -> dict[str, Any]:
+    """Return what the template draws of a panel, whose area begins at this corner."""
+    left, top = corner
+    points = [point for line in lines.values() for point in line]
+    across = axis(0.0, max(step for step, *_ in points))
+    values = [value for _, *of_point in points for value in of_point]
+    up, area = axis(min(values), max(values)), (left, top, PANEL_WIDTH, PANEL_HEIGHT)
+    steps = [{"x": round(left + PANEL_WIDTH * tick["place"], 1), "words": tick["words"]} for tick in across["ticks"]]
+    steps[-1]["words"] += unit
+    return {
+        "name": name, "left": left, "right": left + PANEL_WIDTH, "top": top, "bottom": top + PANEL_HEIGHT,
+        "steps": steps,
+        "values": [{"y": round(top + PANEL_HEIGHT * (1 - tick["place"]), 1), "words": tick["words"]}
+                   for tick in up["ticks"]],
+        "lines": [
+            {"colour": colours[line], "points": polyline(curve, across, up, area),
+             "bars": [polyline([(x, low), (x, high)], across, up, area) for x, _, *ends in curve if ends
+                      for low, high in (ends,)],
+             "marks": [polyline([point], across, up, area).split(",") for point in curve if len(point) > 2]}
+            for line, curve in lines.items()
+        ],
+    }  # fmt: skip

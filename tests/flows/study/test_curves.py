@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from flows.documentation.results import IMAGES, RESULTS_PAGE, documents
+from flows.documentation.results import IMAGES, README, RESULTS_PAGE, documents
 from flows.study.claims import Study
 from flows.study.judge import drawn_curves
 from flows.study.order import curve_runs, measured_rows
@@ -86,10 +86,15 @@ def test_the_figure_has_a_bar_for_each_interval_at_its_numbers(tmp_path: Path) -
     assert (middle - high) / (low - high) == pytest.approx(
         (point.high - point.value) / (point.high - point.low), abs=0.03
     )
-    words = " ".join(element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text"))
-    assert "MRR@10 fine-tuning, by steps of pre-training" in words
-    assert "400 steps" in words
-    assert "200 CPU seconds" in words
+    texts = [(element.text or "", element.get("x")) for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    words = [text for text, _ in texts]
+    by_steps, by_time = (
+        words.index(f"MRR@10 fine-tuning, by {unit} of pre-training") for unit in ("steps", "CPU seconds")
+    )
+    assert curves[0][2].split(",")[0] == dict(texts[by_steps:by_time])["400"]
+    assert curves[2][2].split(",")[0] == dict(texts[by_time:])["200"]
+    marks = {(mark.get("cx"), mark.get("cy")) for mark in root.iter("{http://www.w3.org/2000/svg}circle")}
+    assert marks == {tuple(point.split(",")) for curve in curves for point in curve}
 
 
 def test_the_page_has_a_line_for_each_point(tmp_path: Path) -> None:
@@ -103,6 +108,7 @@ def test_the_page_has_a_line_for_each_point(tmp_path: Path) -> None:
     point = drawn.points["one"]["Good"][2]
     assert f"| Good | 400 | 3 min 20 s | {point.value:.3f} [{point.low:.3f}, {point.high:.3f}] | 3 |" in page
     assert f"images/{FIGURE}" in page
+    assert f"(docs/images/{FIGURE})" in built[README]
     assert IMAGES / FIGURE in built
     [table] = [
         part for part in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE) if part.startswith("| system | steps |")
