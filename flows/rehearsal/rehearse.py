@@ -6,8 +6,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +69,9 @@ def rehearse(
     """Rehearse a recipe with a number of synthetic passages, and print what the real run would take and what breaks.
 
     There is a train query for every sixteenth passage, but at most `queries`, and no more in an evaluated split. A
-    stage that takes longer than `limit` seconds, or that the synthetic data do not suit, ends the rehearsal; the table
-    then has the stages before it. The smallest possible run comes first, and is not measured: a process compiles its
-    kernels and starts Java only once.
+    stage that takes longer than `limit` seconds ends the rehearsal; the table then has the stages before it. Where a
+    stage does not accept the synthetic data, only those that need it are left out. The smallest possible run comes
+    first, and is not measured: a process compiles its kernels and starts Java only once.
     """
     if passages < FEWEST * SHARE:
         raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
@@ -86,29 +85,29 @@ def rehearse(
     _measure(inputs, FEWEST, Bounds(limit, None), progress.print)
     runs: list[Run] = []
     for size in sizes:  # the larger size would exceed the limit where the smaller does
-        most = len(runs[0].calls) if runs else None
-        runs.append(_measure(inputs, size, Bounds(limit, most), progress.print))
+        stages = runs[0].calls.keys() if runs else None
+        runs.append(_measure(inputs, size, Bounds(limit, stages), progress.print))
     true_steps, impossible = _true_steps(recipe, path, progress.print)
-    number = min(len(run.calls) for run in runs)
-    small, large = (by_stage_and_round(run.calls[:number]) for run in runs)
-    stages = [extrapolate(one, other, sizes, full) for one, other in zip(small, large, strict=True)]
+    common = sorted(runs[0].calls.keys() & runs[1].calls.keys())
+    small, large = (by_stage_and_round(run.calls[number] for number in common) for run in runs)
+    estimates = [extrapolate(one, other, sizes, full) for one, other in zip(small, large, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         limits = {"memory": float(_memory()), "disk": float(shutil.disk_usage(folder).free)}
-    problems = impossible + problems_of(stages, limits)
+    problems = impossible + problems_of(estimates, limits)
     if known is None:
         collection = recipe.dataset.path or recipe.dataset.reader
         problems.append(f"the size of {collection} is not known here: numbers are for {passages:,} passages")
-    problems += [run.unfinished for run in runs if run.unfinished]
+    problems += [line for run in runs for line in run.unfinished]
     if as_json:
         say_json({"recipe": path.stem, "passages": list(sizes), "query_every": query_every, "full": full,
                   "changes": list(changes),
-                  "stages": [dataclasses.asdict(stage) for stage in stages],
+                  "stages": [dataclasses.asdict(stage) for stage in estimates],
                   "steps": [dataclasses.asdict(step) for step in true_steps], "problems": problems})  # fmt: skip
         return
     console = Terminal()
     console.width = max(console.width, WIDTH)
     console.print(
-        stages_table(f"{recipe.title}: rehearsed with {passages:,} passages, extrapolated to {full:,}", stages)
+        stages_table(f"{recipe.title}: rehearsed with {passages:,} passages, extrapolated to {full:,}", estimates)
     )
     say(
         "seconds and memory are measured with tiny models; hours are of one process, and blank where a real model works"
@@ -136,21 +135,22 @@ def num_passages(recipe: Recipe[Any]) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """The bounds that end a run before its last stage."""
+    """The bounds of a run."""
 
     seconds: float
     """The longest that a stage may take."""
-    stages: int | None
-    """The number of stages to build; None for all."""
+    stages: Set[int] | None
+    """The positions in the chain of the stages to build; None for all."""
 
 
 @dataclasses.dataclass
 class Run:
-    """The measurements of a run's stages, in the order of the chain."""
+    """The measurements of a run's stages."""
 
-    calls: list[Measurement]
-    unfinished: str = ""
-    """A line about the stage that took too long or refused the data, after which nothing was run."""
+    calls: dict[int, Measurement] = dataclasses.field(default_factory=dict)
+    """By position in the chain."""
+    unfinished: list[str] = dataclasses.field(default_factory=list)
+    """A line about each stage that took too long or refused the data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,26 +176,28 @@ def _measure(inputs: Inputs, passages: int, bounds: Bounds, report: Callable[[st
         execution = rehearsed.execution.model_copy(update={"workers": 1, "processes": 1})
         store = Store.open_or_new(folder / "store")
         plan = planned(rehearsed, inputs.path.stem, store)
-        current, run = Session(store, execution, print_line=report), Run([])
+        current, run = Session(store, execution, print_line=report), Run()
         with session(current):
-            for reference, job in islice(plan.jobs.items(), bounds.stages):
-                before = reset_peak_memory()
+            for number, (reference, job) in enumerate(plan.jobs.items()):
+                wanted = bounds.stages is None or number in bounds.stages
+                if not wanted or not current.done.keys() >= set(job.needs()):
+                    continue
+                before, stage = reset_peak_memory(), f"{job.stage.name} {job.round}".strip()
                 try:
                     with time_limit(bounds.seconds):
                         done = current.done[reference] = run_job(job, current)
-                except (OverTime, UserError) as error:
-                    why = (
-                        str(error).replace(f"{folder}/", "")
-                        if isinstance(error, UserError)
-                        else f"more than {bounds.seconds:,.0f} s"
-                    )
-                    stage = f"{job.stage.name} {job.round}".strip()
-                    run.unfinished = f"{stage}: {why} with {passages:,} passages; none after it ran"
+                except OverTime:
+                    why = f"more than {bounds.seconds:,.0f} s with {passages:,} passages"
+                    run.unfinished.append(f"{stage}: {why}; none after it ran")
                     break
+                except UserError as error:
+                    why = f"{error} (with {passages:,} passages)".replace(f"{folder}/", "")
+                    run.unfinished.append(f"{stage}: {why}; what needs it was not run")
+                    continue
                 size = bytes_below(store.folder(done.stage, done.key))
                 risen = max(0, peak_memory() - before)
-                run.calls.append(
-                    Measurement(done.stage, done.round, job.needs_gpu, done.rows, done.seconds, risen, size)
+                run.calls[number] = Measurement(
+                    done.stage, done.round, job.needs_gpu, done.rows, done.seconds, risen, size
                 )
         return run
 
