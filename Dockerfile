@@ -23,7 +23,7 @@ COPY models models
 COPY pretrieve pretrieve
 COPY storage storage
 COPY tasks tasks
-RUN pip install --no-deps --editable . && pip check
+RUN pip install --no-deps --editable . --config-settings editable_mode=compat && pip check
 
 USER pretrieve
 ENV DO_NOT_TRACK=1 \

