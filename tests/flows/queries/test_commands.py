@@ -12,6 +12,7 @@ import pytest
 from flows.queries.build import BuildResult, build, next_commands, planned_corpus, record_version
 from flows.queries.chain import corpus
 from flows.queries.diff import show_difference
+from flows.queries.export_command import export_version
 from flows.queries.list import list_versions
 from flows.queries.regenerate import replace
 from flows.queries.stats import show_stats
@@ -20,6 +21,7 @@ from flows.recipe.load import load_recipe
 from flows.store.collect_garbage import collect_garbage
 from flows.store.needs import report_needs
 from flows.store.verify import verify_store
+from storage.datasets import beir
 from storage.errors import UserError
 from storage.generation_cache.cache import generation_caches
 from storage.rows import read_rows
@@ -47,8 +49,8 @@ def collection(tmp_path: Path) -> Path:
     return tmp_path / "collection"
 
 
-def write(collection: Path, documents: dict[str, str]) -> None:
-    lines = (json.dumps({"_id": name, "title": "", "text": text}) for name, text in documents.items())
+def write(collection: Path, documents: dict[str, str], title: str = "") -> None:
+    lines = (json.dumps({"_id": name, "title": title, "text": text}) for name, text in documents.items())
     (collection / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
@@ -172,7 +174,7 @@ def test_a_build_names_the_users_collection_and_ends_with_the_next_commands(
     build(NAME, store.root, changes, version_name="mine")
 
     printed = capsys.readouterr()
-    assert printed.err.startswith(f"pseudo-queries of {collection.name}: 8 stages, 0 cached")
+    assert printed.err.startswith(f"pseudo-queries of {collection.name}: 7 stages, 0 cached")
     lines = printed.out.splitlines()
     assert Path(lines[0].removeprefix("mine@1: ")).is_dir()
     page = Path(lines[1].removeprefix("page: ")).read_text()
@@ -182,6 +184,19 @@ def test_a_build_names_the_users_collection_and_ends_with_the_next_commands(
         f"      pretrieve queries stats mine@1 --store {store.root}",
     ]
     assert "--store" not in next_commands("mine@1", Path("artifacts"))
+
+
+@pytest.mark.slow
+def test_an_exported_corpus_has_the_titles_of_its_documents(
+    make: Make, collection: Path, store: Store, tmp_path: Path
+) -> None:
+    write(collection, DOCUMENTS, title=WORDS[0])
+    make()
+
+    export_version(NAME, str(tmp_path / "exported"), "beir", False, store.root)
+
+    texts = list(beir.texts(tmp_path / "exported", "corpus"))
+    assert [row["title"] for row in texts] == [WORDS[0]] * len(DOCUMENTS)
 
 
 def damage(path: Path) -> None:
