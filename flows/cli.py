@@ -161,7 +161,9 @@ add_evaluate(app, RESULTS)
 def search(
     key: Annotated[
         str,
-        typer.Argument(metavar="KEY", help="Key of a retriever, its vectors or an index; or the folder of `adapt`."),
+        typer.Argument(
+            metavar="KEY", help="Key of a retriever, its vectors or an index; or folder of `adapt`. A run lists keys."
+        ),
     ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
     store: StoreFolder = DEFAULT_STORE,
