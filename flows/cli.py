@@ -1,6 +1,7 @@
 """The command line: `pretrieve COMMAND`. What a command needs is imported when it runs, so that `--help` is quick.
 
-Exit codes: 0; 1 where a run failed, `verify` found damage or `status` found no service; 2 where the user can fix it; 130 when interrupted.
+Exit codes: 0; 1 where a run failed, `verify` found damage or `status` a service that does not run; 2 where the user can
+fix it; 130 when interrupted.
 """
 
 from __future__ import annotations

@@ -139,12 +139,12 @@ def test_the_name_of_a_run_lists_the_keys_of_its_retrievers(built: dict[str, Art
     for name in ("small/toy", str(store.root / "reports/small/toy")):
         with pytest.raises(UserError, match=f"it has retriever_1 {built['retriever'].key}; `pretrieve browse {name}`"):
             open_key(name, store)
-    with pytest.raises(UserError, match="no artifact has a key like this.* and this store has the runs small/toy$"):
+    with pytest.raises(UserError, match=r"no artifact has a key like this.* and this store has the runs small/toy$"):
         open_key("my-collection", store)
 
 
 def test_a_store_without_runs_says_what_builds_one(store: Store) -> None:
-    with pytest.raises(UserError, match="quickstart: no report in .*; `pretrieve reproduce quickstart` builds it"):
+    with pytest.raises(UserError, match=r"quickstart: no report in .*; `pretrieve reproduce quickstart` builds it"):
         open_key("quickstart", store)
     with pytest.raises(UserError, match="this store has no finished run; `pretrieve reproduce RECIPE` trains"):
         open_key("my-collection", store)
