@@ -79,7 +79,7 @@ def report(folder: Path) -> dict[str, object]:
     return value
 
 
-def test_the_report_has_every_run_and_its_path_and_how_to_browse_it_are_printed(unbroken: Path) -> None:
+def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> None:
     value = report(unbroken)
     rows = value["rows"]
 
