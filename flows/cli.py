@@ -1,6 +1,7 @@
 """The command line: `pretrieve COMMAND`. What a command needs is imported when it runs, so that `--help` is quick.
 
-Exit codes: 0; 1 where a run failed or `verify` found damage; 2 where the user can fix it; 130 when interrupted.
+Exit codes: 0; 1 where a run failed, `verify` found damage or `status` a service that does not run; 2 where the user can
+fix it; 130 when interrupted.
 """
 
 from __future__ import annotations
@@ -161,7 +162,9 @@ add_evaluate(app, RESULTS)
 def search(
     key: Annotated[
         str,
-        typer.Argument(metavar="KEY", help="Key of a retriever, its vectors or an index; or the folder of `adapt`."),
+        typer.Argument(
+            metavar="KEY", help="Key of a retriever, its vectors or an index; or folder of `adapt`. A run lists keys."
+        ),
     ],
     question: Annotated[str, typer.Argument(metavar="QUESTION", help="The question, in quotes.")],
     store: StoreFolder = DEFAULT_STORE,

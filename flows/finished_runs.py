@@ -122,9 +122,8 @@ def finished_run(name: str, store: Store) -> FinishedRun:
 
     A folder may belong to another store than `store`. Raises UserError where there is no such report.
     """
-    for folder in (Path(name), store.root / "reports" / name):
-        if (folder / PAGE).is_file():
-            return _of_folder(name, folder.resolve())
+    if folder := _report_folder(name, store):
+        return _of_folder(name, folder.resolve())
     if name in shipped_recipes():
         raise UserError(f"{name}: no report in {store.root}; `pretrieve reproduce {name}` builds it")
     try:
@@ -140,6 +139,16 @@ def finished_run(name: str, store: Store) -> FinishedRun:
             f"{name}: {manifest.stage} builds {manifest.schema}, not a report; `pretrieve plan` lists the keys"
         )
     return FinishedRun(name, store, manifest)
+
+
+def names_run(name: str, store: Store) -> bool:
+    """Return whether a name is that of a shipped recipe, of a run with a published report, or of a report's folder."""
+    return name in shipped_recipes() or _report_folder(name, store) is not None
+
+
+def _report_folder(name: str, store: Store) -> Path | None:
+    folders = (Path(name), store.root / "reports" / name)
+    return next((folder for folder in folders if (folder / PAGE).is_file()), None)
 
 
 def published_runs(store: Store) -> list[str]:

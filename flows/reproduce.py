@@ -6,6 +6,7 @@ flow of Prefect's embedded server, or of the server at PREFECT_API_URL.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +31,7 @@ from tasks.session import Session
 
 
 def run(name: str, folder: Path, changes: Sequence[str], until: str | None, rebuild: str | None) -> None:
-    """Run a recipe and print what each stage does, then a table of the results and the path of the report.
+    """Run a recipe and print what each stage does, then a table of the results, the report's path and how to browse it.
 
     `until` is a stage or a round: only what it depends on is built, and no report is published. `rebuild` is one too:
     it and what depends on it are built again.
@@ -42,6 +43,7 @@ def run(name: str, folder: Path, changes: Sequence[str], until: str | None, rebu
         return
     Terminal().print(terminal_table(page.with_suffix(".json")))
     say(f"report: {page}")
+    say(f"browse: pretrieve browse {shlex.quote(str(page.parent))}")
 
 
 def reproduced(

@@ -11,11 +11,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from flows.finished_runs import FinishedRun, finished_run, names_run, published_runs
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.store import sources
-from storage.store.lookup import artifact, find, must_exist, newest_vectors
+from storage.store.lookup import artifact, find, lookup, must_exist, newest_vectors
 from storage.store.store import Store
 from tasks.retrieval.interactive import Answer, Searched
 from tasks.retrieval.open_searches import OpenSearches
@@ -84,11 +85,14 @@ def cut(text: str) -> str:
 def open_key(key: str, store: Store) -> Searched:
     """Return what is searched for the key of an index, of vectors, or of a retriever.
 
-    Raises UserError for other artifacts, and where an input is missing.
+    Raises UserError for other artifacts, for the name of a run, which has several retrievers, and where an input is
+    missing.
     """
     if (Path(key) / ADAPTED).is_file():
         return _of_adaptation(Path(key))
-    _, manifest = find(key, store)
+    if names_run(key, store):
+        raise UserError(_retrievers_of(finished_run(key, store)))
+    manifest = _manifest(key, store)
     if manifest.schema == "Checkpoint":
         return _of_vectors(_newest_vectors(manifest, store), store)
     if manifest.schema == "Vectors":
@@ -100,6 +104,30 @@ def open_key(key: str, store: Store) -> Searched:
         return Searched(_input(manifest, "passages", store), index, None, None)
     searched = _of_vectors(must_exist(manifest.inputs["vectors"], store), store)
     return Searched(searched.passages, index, searched.vectors, searched.checkpoint)
+
+
+def _manifest(key: str, store: Store) -> Manifest:
+    """Return the manifest of `find`. Its UserError says which runs list keys of retrievers."""
+    try:
+        return find(key, store)[1]
+    except UserError as error:
+        runs = ", ".join(published_runs(store))
+        hint = f"the name of a run lists its retrievers' keys, and this store has the runs {runs}"
+        if not runs:
+            hint = "this store has no finished run; `pretrieve reproduce RECIPE` trains retrievers"
+        raise UserError(f"{error}; {hint}") from None
+
+
+def _retrievers_of(run: FinishedRun) -> str:
+    """Return an error that lists the keys of a run's retrievers that have encoded passages."""
+    trained = {name: lookup(reference, run.store) for name, reference in run.checkpoints.items()}
+    keys = [f"{name} {manifest.key}" for name, manifest in trained.items()
+            if manifest and newest_vectors(manifest, run.store)]  # fmt: skip
+    listed = ", ".join(keys) or "none that has encoded passages"
+    return (
+        f"{run.name}: a run has several retrievers; expected the key of one, and in {run.store.root} it has {listed}; "
+        f"`pretrieve browse {run.name}` searches with all of them"
+    )
 
 
 def folder_of_store(key: str, folder: Path) -> Path:

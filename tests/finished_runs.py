@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
-from storage.tables import Passages, Positives, Qrels, Queries, Run
+from storage.tables import Checkpoint, Passages, Positives, Qrels, Queries, Run
 from tasks.evaluation.evaluate import Comparison, Evaluation, evaluate
 from tasks.report.publish import publish
 from tasks.report.report import Reporting, report
@@ -86,20 +86,21 @@ def search(
 
 def run(
     store: Store, name: str, *, noise: float = 1.0, seed: int = 1, queries: int = QUERIES, split: str = "dev",
-    last: str = "retriever_2", transfer: Sequence[str] = (), **changed: Any,
+    last: str = "retriever_2", transfer: Sequence[str] = (), trained: Mapping[str, Artifact[Checkpoint]] | None = None,
+    **changed: Any,
 ) -> Artifact[Any]:  # fmt: skip
     """A finished run called `name`, published in the current session's store; bm25 depends on nothing of it.
 
-    `last` names its last row, `transfer` other collections that it was measured on.
+    `last` names its last row, `transfer` other collections that it was measured on, `trained` its checkpoints.
     """
     built = Made(queries=queries)
     passages, topics, qrels = split_corpus(settings=built), ingest_queries(settings=built), ingest_qrels(settings=built)
     positives = label_passages(qrels=qrels, passages=passages)
-    trained = {"queries": topics, "passages": passages, "positives": positives}
+    searched = {"queries": topics, "passages": passages, "positives": positives}
     runs = {
         "bm25": search(queries=topics, passages=passages, settings=Ranking(noise=2.0, seed=0)),
-        "retriever_1": search(**trained, settings=Ranking(noise=noise, seed=seed)),
-        last: search(**trained, settings=Ranking(noise=noise / 2, seed=seed)),
+        "retriever_1": search(**searched, settings=Ranking(noise=noise, seed=seed)),
+        last: search(**searched, settings=Ranking(noise=noise / 2, seed=seed)),
     }
     own = Evaluation(
         dataset="toy", split=split, titles=False, relevant_from=1, ignore_identical_ids=True, resamples=10_000, seed=1,
@@ -118,13 +119,13 @@ def run(
     reporting = Reporting(
         recipe=name, title=recipe["title"], paper="cot_mae", dataset="A toy", generator=None,
         text=yaml.safe_dump(recipe, sort_keys=False), runs={"bm25": "Lucene's BM25"}, absent={}, main=last,
-        baseline="bm25", metric="MRR@10", reported={}, trained=[], stored=[], views={},
+        baseline="bm25", metric="MRR@10", reported={}, trained=list(trained or {}), stored=[], views={},
     )  # fmt: skip
     results = report(
         metrics=[metrics],
         queries=topics,
         agreements=[],
-        checkpoints=[],
+        checkpoints=list((trained or {}).values()),
         stored=[],
         analyses=[],
         transfer=others,

@@ -99,6 +99,7 @@ def test_the_report_has_every_run_and_its_path_is_printed(unbroken: Path) -> Non
     printed = (unbroken / "stdout.txt").read_text()
     assert "retriever_2" in printed
     assert str(unbroken / "artifacts" / "reports" / "quickstart" / "report.html") in printed.replace("\n", "")
+    assert f"\nbrowse: pretrieve browse {unbroken / 'artifacts' / 'reports' / 'quickstart'}\n" in printed
 
 
 def test_a_second_run_reuses_everything_and_needs_no_server(unbroken: Path) -> None:

@@ -44,13 +44,16 @@ def adapt(
 
     Returns the start unchanged unless a candidate is significantly better. The same command resumes.
     """
-    from flows.adapt.request import DEFAULT_START, Request
-    from flows.adapt.run import adapt as adapt_to
+    from flows.adapt.request import DEFAULT_START, Request, check_paths
     from flows.terminal import say, unwrapped
 
     request = Request(collection, out, start or DEFAULT_START, generator, teacher, hours, judgements)
+    check_paths(request)  # before PyTorch is imported, which takes seconds
+    from flows.adapt.run import adapt as adapt_to
+
     done = adapt_to(request, store, unwrapped(stderr=True).print)
     say(done.decision.verdict)
+    say(done.decision.means)
     say(f"model: {done.out / 'model'}")
     say(f'search: pretrieve search {done.out} "QUESTION"')
     say(f"report: {done.page}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.adapt.collections import HELDOUT, JUDGED
 from flows.adapt.recipes import METRIC, START
+from flows.evaluate.systems import BM25
 from tasks.report.page.statistics import SIGNIFICANT, probability, signed
 
 NAMES = {HELDOUT: "held-out pseudo-queries", JUDGED: "your judged queries"}
@@ -23,6 +24,8 @@ class Decision:
     """`start`, or a candidate."""
     verdict: str
     """One sentence."""
+    means: str
+    """The means of BM25, the start and the returned model on the queries that decide, in words."""
     rejected: dict[str, str]
     """For each other candidate why it was not returned."""
 
@@ -52,11 +55,18 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
         else:
             accepted.append(candidate)
     if not accepted:
-        return Decision(START, _nothing_gained(tests, sets), rejected)
+        return Decision(START, _nothing_gained(tests, sets), _means(values, sets[-1], START), rejected)
     best = max(accepted, key=lambda name: (values[sets[-1], name], -accepted.index(name)))
     rejected |= {name: f"{best} has a higher mean" for name in accepted if name != best}
     gains = " and ".join(_where(row) for row in tests if row["run"] == best)
-    return Decision(best, f"Adaptation helped: {best} is better than the start by {gains}.", rejected)
+    verdict = f"Adaptation helped: {best} is better than the start by {gains}."
+    return Decision(best, verdict, _means(values, sets[-1], best), rejected)
+
+
+def _means(values: Mapping[tuple[str, str], float], dataset: str, winner: str) -> str:
+    names = {BM25: "BM25", START: "start"} | {winner: "start (returned)" if winner == START else "returned"}
+    listed = ", ".join(f"{shown} {values[dataset, name]:.3f}" for name, shown in names.items())
+    return f"{METRIC} on {NAMES[dataset]}: {listed}"
 
 
 def _where(row: Row) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.adapt.collections import ORIGINAL, TRAINING
-from storage.datasets.support.collection_files import TEXT_FILES, kind
+from storage.datasets.support.collection_files import TEXT_FILES, kind, read_documents
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store import sources
@@ -52,11 +52,17 @@ class Request:
         return {name: None if value is None else str(value) for name, value in values.items() if name != "out"}
 
 
-def check(request: Request, store: Path) -> None:
-    """Raise UserError for paths, models and hours that cannot be, and for a folder with another request or files."""
+def check_paths(request: Request) -> None:
+    """Raise UserError for paths that do not exist, and for a collection whose first document cannot be read."""
     for path, what in ((request.collection, "collection"), (request.judgements, "file of judged queries")):
         if path is not None and not path.exists():
             raise UserError(f"{path}: there is no such file or folder; name your {what}")
+    next(read_documents(request.collection), None)
+
+
+def check(request: Request, store: Path) -> None:
+    """Raise UserError for paths, models and hours that cannot be, and for a folder with another request or files."""
+    check_paths(request)
     if not request.hours > 0:  # also of nan
         raise UserError(f"--hours {request.hours:g}: expected a number above 0")
     if kind(request.collection) == TEXT_FILES:

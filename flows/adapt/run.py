@@ -167,14 +167,19 @@ def _recipe(
     hours: dict[recipes.Size, float] = {}
     for size in recipes.sizes(request.size):
         write(size)
-        hours[size] = recipes.estimated_hours(file, store, known)
+        estimate = recipes.estimated_hours(file, store, known)
+        if hours and estimate >= min(hours.values()):
+            continue  # a fixed number of steps may be more than the epochs of a small collection, so it fits no better
+        hours[size] = estimate
         print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, if it is idle")
         if hours[size] <= request.hours or request.size:
             break
     else:
         size = min(hours, key=hours.__getitem__)
         write(size)
-        print_line(f"even the smallest plan, {size.name!r}, may take more than --hours {request.hours:g}; it is run")
+        takes = duration(hours[size] * 3600)
+        limit = f"more than --hours {request.hours:g}"
+        print_line(f"even the smallest plan, {size.name!r}, takes about {takes}, {limit}; it is run")
     plan = planned(load_recipe(str(file))[0], file.stem, store)
     check_models(plan.jobs, plan)
     write_atomically(chosen, json.dumps({"size": size.name, "hours": hours[size]}) + "\n")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flows.adapt.decision import NAMES
 from flows.adapt.request import REQUEST
 from flows.browse.contents import Collection, Contents, RankedSystem, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
@@ -155,8 +156,15 @@ def _of_adaptation(folder: Path) -> Contents:
     own = Collection("your documents", passages, {system.name: system for system in systems})
     contents = _of_run(finished_run(report["run"], store), [_with_queries(own, report, store)])
     title = f"Adaptation to {Path(request['collection']).name}"
-    preferred = ("adapted", *contents.preferred)
-    return replace(contents, name=folder.name, title=title, description=report["verdict"], preferred=preferred)
+    return replace(
+        contents, name=folder.name, title=title, description=report["verdict"],
+        preferred=("adapted", *contents.preferred), collections=[*map(_in_words, contents.collections)],
+    )  # fmt: skip
+
+
+def _in_words(collection: Collection) -> Collection:
+    """Return a collection; the held-out queries of an adaptation have a name that a user knows."""
+    return replace(collection, name=NAMES.get(collection.name.removeprefix("beir/"), collection.name))
 
 
 def _with_queries(own: Collection, report: Mapping[str, Any], store: Store) -> Collection:

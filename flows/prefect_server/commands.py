@@ -12,6 +12,7 @@ from flows.command_options import DEFAULT_STORE, StoreFolder
 def register(app: typer.Typer, panel: str) -> None:
     """Add the commands to the command line, in a panel of its help."""
     app.command(rich_help_panel=panel, epilog="Example: pretrieve up --port 4300")(up)
+    app.command(rich_help_panel=panel, epilog="Example: pretrieve status")(status)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve down --drain")(down)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve worker gpu --name gpu-host-0")(worker)
     app.command(rich_help_panel=panel, epilog="Example: pretrieve notify --test")(notify)
@@ -38,6 +39,16 @@ def up(
     from flows.prefect_server.up import up as start
 
     start(store, port, reports_port, database)
+
+
+def status(store: StoreFolder = DEFAULT_STORE) -> None:
+    """Show which services of `pretrieve up` run for a store.
+
+    Prints each service's process, address and log, and changes nothing. The exit code is 1 where none or not all run.
+    """
+    from flows.prefect_server.status import status as show
+
+    show(store)
 
 
 def down(

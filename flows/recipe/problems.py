@@ -44,7 +44,7 @@ def in_one_line(error: ValidationError, shape: type[Settings]) -> str:
         message += "" if isinstance(value, (dict, list, Settings)) else f", found {quoted(value)}"
         if isinstance(value, str) and first["type"] == "float_type":
             message += " (YAML reads 1e-4 as text: write 1.0e-4)"
-        message += _example(location, shape)
+        message += _example(location, shape, _first_choice(first))
     message = f"{_name(location)}: {message}" if location else message
     return message + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
 
@@ -71,12 +71,23 @@ def _name(location: Sequence[int | str]) -> str:
     return ".".join(map(str, location))
 
 
-def _example(location: Sequence[int | str], shape: type[Settings]) -> str:
-    """Return the end of a message: a valid value of the key or else of the section around it, where one is known."""
+def _first_choice(problem: Any) -> Any:
+    """Return the first value of a key that has a fixed set of values; None for another problem."""
+    if problem["type"] != "literal_error":
+        return None
+    return yaml.safe_load(re.split(r", | or ", problem["ctx"]["expected"])[0])
+
+
+def _example(location: Sequence[int | str], shape: type[Settings], choice: Any = None) -> str:
+    """Return the end of a message: a valid value of the key or else of the section around it, where one is known.
+
+    `choice` is a valid value of the key, for a key that neither its description nor the quickstart gives one.
+    """
     for length in range(len(location), 0, -1):
         key = location[:length]
         value = stated_example(key, shape)
         value = _in_quickstart(key) if value is None else value
+        value = choice if value is None and length == len(location) else value
         text = "" if value is None else yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
         text = text.removesuffix("\n...\n").strip()
         if text and len(text) <= LONGEST_EXAMPLE:

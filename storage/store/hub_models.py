@@ -6,6 +6,7 @@ from pathlib import Path
 
 from storage.errors import UserError
 
+ADVICE = "give a model folder (docs/collections.md#without-train-queries has how to build a query generator)"
 UNUSED = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
 
 
@@ -16,7 +17,12 @@ def snapshot(name: str, *, only_here: bool) -> Path:
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     try:
         return Path(snapshot_download(name, ignore_patterns=UNUSED, local_files_only=only_here))
@@ -27,8 +33,10 @@ def snapshot(name: str, *, only_here: bool) -> Path:
             why = "the local hub cache has no such model either (a run asks the hub)"
         elif HF_HUB_OFFLINE:
             why = "HF_HUB_OFFLINE=1 limits the search to the local hub cache, which has no such model"
+        elif isinstance(error, RepositoryNotFoundError):
+            why = "the hub has no such model, or gives it only after a login"
         elif isinstance(error, HfHubHTTPError):
-            why = f"the hub did not give it ({type(error).__name__})"
+            why = f"the hub refused the request with HTTP status {error.response.status_code}"
         else:
-            why = f"the hub cannot be reached ({type(error).__name__})"
-        raise UserError(f"{name}: no folder on this machine, and {why}; give a model folder") from None
+            why = "the hub cannot be reached, since there is no network or the network refuses it"
+        raise UserError(f"{name}: no folder on this machine, and {why}; {ADVICE}") from None

@@ -49,11 +49,12 @@ def mine(
     """Write each query's negatives; a query without a positive has none."""
     miner(settings, len(runs), scores)  # a wrong combination is refused here, before a process is started
     shards = query_shards([RunLists(run) for run in runs])
-    run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "passages"), shards)
+    run_shards(ShardJob(mine_part, out, (runs, positives, passages, scores), settings, "mining", "candidates"), shards)
     counts = Counter[str]()
     for shard in shards:
         counts.update(json.loads((out / counts_file(shard.number)).read_text(encoding="utf-8")))
-    print_line(f"{settings.miner}: {counts['selected']:,} of {counts['candidates']:,} passages may be negatives")
+    selected = f"{counts['selected']:,} of {counts['candidates']:,} candidates"
+    print_line(f"{settings.miner}: {selected} (pairs of a query and a passage) may be negatives")
 
 
 def mine_part(

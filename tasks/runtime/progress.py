@@ -7,7 +7,7 @@ import contextvars
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -37,7 +37,7 @@ def bar(*, what: str, unit: str, total: int | None = None, done: int = 0, shown:
     shown = shown and _drawn.get()
     terminal = sys.stderr.isatty() or in_notebook()
     columns, rows = (COLUMNS, ROWS) if terminal and _states_no_width() else (None, None)
-    progress_bar = tqdm(
+    progress_bar = _Bar(
         desc=f"  {what}", disable=not shown, unit=f" {unit}", total=total, initial=done, leave=False, smoothing=0.1,
         dynamic_ncols=terminal and columns is None, ncols=columns, nrows=rows, ascii=not terminal,
         file=sys.stderr if terminal else Lines(),
@@ -97,6 +97,23 @@ def report_share(share: float) -> None:
     """Report which share of the current work is done, from 0 to 1, if the caller of that work follows it."""
     if report := _report.get():
         report(share)
+
+
+class _Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """A bar whose slow rate is `1.11 s/step`, where tqdm writes `1.11s/ steps`."""
+
+    @staticmethod
+    def format_meter(*args: Any, unit: str, **options: Any) -> str:
+        """Return the line of a bar."""
+        line: str = tqdm.format_meter(*args, unit=unit, **options)
+        return line.replace(f"s/{unit}", f" s/{_singular(unit.strip())}")
+
+
+def _singular(plural: str) -> str:
+    for ending, replacement in (("ies", "y"), ("sses", "ss"), ("ches", "ch"), ("s", "")):
+        if plural.endswith(ending):
+            return plural.removesuffix(ending) + replacement
+    return plural
 
 
 class Lines:

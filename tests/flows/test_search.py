@@ -20,6 +20,7 @@ from tasks.retrieval.index import index
 from tasks.retrieval.interactive import Searched
 from tasks.retrieval.truncate import Truncation, truncate
 from tasks.stage import stage
+from tests.finished_runs import run
 from tests.tiny import save_tokenizer, tiny_retriever
 
 TEXTS = ["river mountain", "castle painting", "[music] planet", "ocean tree", "king letter"]
@@ -129,6 +130,24 @@ def test_a_retriever_that_has_encoded_nothing(store: Store) -> None:
 
     with pytest.raises(UserError, match="no passages were encoded with this checkpoint"):
         open_key(built.key, store)
+
+
+def test_the_name_of_a_run_lists_the_keys_of_its_retrievers(built: dict[str, Artifact[Any]], store: Store) -> None:
+    trained = {"pre-training": given_dense_retriever(), "retriever_1": built["retriever"]}
+    run(store, "small/toy", trained=trained)
+
+    for name in ("small/toy", str(store.root / "reports/small/toy")):
+        with pytest.raises(UserError, match=f"it has retriever_1 {built['retriever'].key}; `pretrieve browse {name}`"):
+            open_key(name, store)
+    with pytest.raises(UserError, match=r"no artifact has a key like this.* and this store has the runs small/toy$"):
+        open_key("my-collection", store)
+
+
+def test_a_store_without_runs_says_what_builds_one(store: Store) -> None:
+    with pytest.raises(UserError, match=r"quickstart: no report in .*; `pretrieve reproduce quickstart` builds it"):
+        open_key("quickstart", store)
+    with pytest.raises(UserError, match="this store has no finished run; `pretrieve reproduce RECIPE` trains"):
+        open_key("my-collection", store)
 
 
 def test_a_checkpoint_is_searched_with_its_full_vectors_and_truncated_ones_by_their_key(store: Store) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from flows.adapt.request import Request, check, started
 from flows.queries.build import NAME
+from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
 
 
@@ -24,6 +28,29 @@ def test_a_folder_of_texts_has_neither_output_nor_store_in_it(tmp_path: Path, mo
     (texts / "corpus.jsonl").write_text("")  # BEIR's layout, of which one file has the documents
     with pytest.raises(UserError, match="no folder on this machine"):
         check(Request(Path(), Path("adapted"), start="./none"), Path("artifacts"))
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+from flows.cli import main
+sys.argv = ["pretrieve", "adapt", sys.argv[1]]
+main()
+"""
+
+
+def test_a_collection_that_cannot_be_read_is_refused_before_pytorch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("id,name\n1,salt\n")
+
+    def refused(name: str) -> str:
+        command = [sys.executable, "-c", WITHOUT_TORCH, name]
+        env = os.environ | {"PYTHONPATH": str(PROJECT)}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 2, done.stderr
+        return done.stderr
+
+    assert "missing.csv: there is no such file or folder" in refused("missing.csv")
+    assert "table.csv line 2: expected a column of texts" in refused("table.csv")
 
 
 def test_equal_hours_are_the_same_request_from_python_and_the_command_line() -> None:

@@ -15,7 +15,7 @@ from tests.tiny import save_backbone
 
 
 def test_a_start_that_was_trained_again_in_its_folder_is_copied_again(tmp_path: Path, store: Store) -> None:
-    start, decision = tmp_path / "start", Decision("start", "nothing was gained", {})
+    start, decision = tmp_path / "start", Decision("start", "nothing was gained", "", {})
     start.mkdir()
     for spread in (0.1, 0.2):
         save_backbone(start, spread=spread, pooling="mean")

@@ -16,13 +16,14 @@ from flows.plan.cost_history import tokens_per_second
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
-from flows.recipe.shipped import find_recipe
+from flows.recipe.shipped import PROJECT, find_recipe
 from flows.rehearsal.synthetic import Size, Splits, write_collection
 from storage.conversions import squad_wikipedia
 from storage.errors import UserError
 from storage.formats.ids import in_slice
 from storage.rows import write_rows
 from storage.store import sources
+from storage.store.hub_models import ADVICE
 from storage.store.store import Store
 from storage.tables import Pairs
 from tasks.analyses.measures.pos_tagger import not_installed
@@ -306,8 +307,12 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         assert sources.weights("some/model").reference == "source/1234abcd"
         assert sources.weights("other/model").reference == "absent:other/model"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with pytest.raises(UserError, match="other/model: no folder on this machine, and the hub cannot be reached"):
+    with pytest.raises(UserError, match="the hub cannot be reached, since there is no network") as unreachable:
         sources.weights("other/model")
+    assert "LocalEntryNotFoundError" not in str(unreachable.value)
+    page, _, anchor = ADVICE.split("(")[1].split()[0].partition("#")
+    headings = re.findall("^## (.*)$", (PROJECT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="HF_HUB_OFFLINE=1 limits the search to the local hub cache"):
@@ -316,7 +321,7 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert local_only == [True, True, False, False]
     assert missing == [
         "other/model: no folder on this machine, and the local hub cache has no such model either (a run asks the "
-        "hub); give a model folder"
+        f"hub); {ADVICE}"
     ]
 
 

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 
 import flows.prefect_server.register
 import flows.prefect_server.up
@@ -24,6 +25,7 @@ from flows.prefect_server.down import down
 from flows.prefect_server.pool_pause import paused
 from flows.prefect_server.processes import running, start_moment
 from flows.prefect_server.services import ServicePaths
+from flows.prefect_server.status import status
 from flows.prefect_server.up import only_one, up
 from storage.errors import UserError
 from tests.ports import free_port
@@ -78,6 +80,47 @@ def test_a_second_command_says_that_it_waits(paths: ServicePaths, capsys: pytest
             output += capsys.readouterr().err
         assert not entered.is_set()
     assert entered.wait(300)
+
+
+def exit_code_of_status(paths: ServicePaths) -> int:
+    try:
+        status(paths.store)
+    except typer.Exit as ended:
+        return int(ended.exit_code)
+    return 0
+
+
+def test_the_status_of_a_store_without_services(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = ServicePaths(tmp_path.resolve() / "store")
+
+    assert exit_code_of_status(paths) == 1
+    assert f"nothing runs for the store {paths.store}; `pretrieve up` starts" in capsys.readouterr().out
+    assert not paths.store.exists()
+
+
+def test_the_status_names_each_service_and_what_has_ended(
+    paths: ServicePaths, begin: Callable[..., subprocess.Popen[bytes]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = {name: begin() for name in ("server", "reports", "cpu-0", "supervisor")}
+    for number, (name, process) in enumerate(started.items()):
+        note(paths, name, process, number)
+    before = {path: path.read_bytes() for path in paths.folder.iterdir()}
+
+    assert exit_code_of_status(paths) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(started)
+    for number, (line, process) in enumerate(zip(lines, started.values(), strict=True)):
+        assert f"runs as process {process.pid} at http://127.0.0.1:{number}  log: {paths.store}/" in line
+    started["cpu-0"].kill()
+    started["cpu-0"].wait()
+    assert exit_code_of_status(paths) == 1
+    output = capsys.readouterr().out
+    assert "cpu-0       does not run" in output
+    assert "not running: cpu-0; `pretrieve up` starts what has ended" in output
+    (paths.folder / "supervisor.json").unlink()  # as where `up` was interrupted
+    assert exit_code_of_status(paths) == 1
+    assert "not running: cpu-0, supervisor;" in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in before if path.exists()}.items() <= before.items()
 
 
 def test_the_highest_port_leaves_none_for_the_reports(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_a_filter_is_added_to_a_recipe_without_one(changes: list[str], expected:
         ("queries.filter.texts.languages=german",
          r"queries\.filter\.texts\.languages: Input should be 'passage' or a valid list, found 'german'; for example"),
         ("queries.filter=3", "queries.filter: Input should be a section of keys, found 3; for example"),
+        ("split.pretrain_titles=yes", r"split\.pretrain_titles: .*; for example split\.pretrain_titles: never"),
         ("bm25.k1=high", r"bm25\.k1: .*found 'high'.*; for example bm25\.k1: 0\.9"),
         ("queries.filters.round_trip=3", "no section 'filters'; did you mean filter"),
         ("queries.also.0.model=m", "no section 'also'; set queries.also itself"),

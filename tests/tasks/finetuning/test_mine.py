@@ -109,14 +109,14 @@ def test_there_must_be_a_ranking(written: Any, run_stage: Any, name: str) -> Non
         run_stage(mine, runs=[], positives=written(Positives, []), passages=passages_of(written), settings=settings)
 
 
-def test_the_number_of_selected_passages_is_printed(written: Any, run_stage: Any, printed: list[str]) -> None:
+def test_the_number_of_selected_candidates_is_printed(written: Any, run_stage: Any, printed: list[str]) -> None:
     labels = written(Positives, [{"query_id": "q", "passage_id": "d1#0", "doc_id": "d1"}])
     names = ["d2#0", "d1#0", "d1#1", "d3#0", "d4#0"]  # of scores 1, 1/2, 1/3, 1/4, 1/5
     settings = Margin(miner="margin", depth=9, negatives=1, seed=1, margin=0.25)
     run_stage(
         mine, runs=[written(Run, ranked(names))], positives=labels, passages=passages_of(written), settings=settings
     )
-    assert "margin: 2 of 3 passages may be negatives" in printed
+    assert "margin: 2 of 3 candidates (pairs of a query and a passage) may be negatives" in printed
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -12,6 +12,8 @@ import termios
 
 import pytest
 
+from tasks.runtime.progress import bar
+
 SCRIPT = """
 from tasks.runtime.progress import bar
 with bar(what="reading", unit="documents", total=4) as counter:
@@ -33,3 +35,14 @@ def test_a_bar_is_drawn_whatever_width_the_terminal_states(columns: int) -> None
     assert "reading:  50%|" in drawn
     assert "2/4" in drawn
     assert "█" in drawn
+
+
+@pytest.mark.parametrize(
+    ("unit", "singular"), [("steps", "step"), ("queries", "query"), ("passes", "pass"), ("batches", "batch")]
+)
+def test_a_slow_rate_is_seconds_for_one(unit: str, singular: str) -> None:
+    with bar(what="training", unit=unit, total=4) as counter:
+        slow, quick = ({**counter.format_dict, "n": 2, "elapsed": seconds, "rate": None} for seconds in (20, 0.5))
+
+        assert f", 10.00 s/{singular}]" in counter.format_meter(**slow)
+        assert f", {4:5.2f} {unit}/s]" in counter.format_meter(**quick)
