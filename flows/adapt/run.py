@@ -167,8 +167,8 @@ def _recipe(
     hours: dict[recipes.Size, float] = {}
     for size in recipes.sizes(request.size):
         write(size)
-        hours[size] = recipes.estimated_hours(file, store, known)
-        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, if it is idle")
+        hours[size], origin = recipes.estimated_hours(file, store, known)
+        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, {origin}")
         if hours[size] <= request.hours or request.size:
             break
     else:

@@ -1,6 +1,7 @@
 """A plan needs neither data nor weights, counts what is there, and names the origin of each estimate."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,10 +27,8 @@ from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
 from tasks.analyses.measures.pos_tagger import not_installed
-from tasks.estimates import calibration
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
-from tasks.session import Session, session
 from tasks.stage import stage
 from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
@@ -209,7 +208,7 @@ def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: py
     [machine] = kept
     assert 1e8 < kept[machine]["encoding"] < 1e16
     assert 1e8 < kept[machine]["training"] < 1e16
-    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12}}
+    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12, "load": 0.0}}
     (rates / "rates.json").write_text(json.dumps(changed))
 
     rows, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
@@ -221,17 +220,20 @@ def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: py
     assert f"FLOPs / 2,000.0 GFLOP/s, the rate of encoding measured on {kept[machine]['at']} ({machine})" in below
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a machine": {"encoding": 1}}'])
-def test_a_broken_file_of_rates_is_measured_anew(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
-    monkeypatch.setattr(calibration, "SECONDS", 0.01)
-    (tmp_path / "rates.json").write_text(text)
+def test_a_rate_of_a_busy_machine_is_named_as_such(
+    rates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (800.0, 0.0, 0.0))
+    plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+    kept = json.loads((rates / "rates.json").read_text())
+    [machine] = kept
+    (rates / "rates.json").write_text(json.dumps({machine: kept[machine] | {"load": 800.0}}))
 
-    with session(Session(Store(tmp_path / "store"))):
-        measured = calibration.encoder_rates()
-        assert calibration.encoder_rates() == measured
+    _, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
 
-    assert measured.encoding > 1e7
+    (rates / "rates.json").write_text(json.dumps(kept))
+    busy = f"while other processes used the cores (load 800 on {kept[machine]['cores']} cores)"
+    assert f"the rate of encoding measured on {kept[machine]['at']} {busy} ({machine})" in below
 
 
 def test_rows_are_counted_in_the_files_that_are_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
