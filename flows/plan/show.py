@@ -21,6 +21,10 @@ from tasks.runtime.formatting import duration, in_units, short
 
 UNKNOWN = "?"
 MANY_HOURS = 100.0
+OTHER_HOURS = (
+    "docs/scale.md#what-a-reproduction-of-each-paper-costs has another estimate: it adds generation and search, and "
+    "uses the step that was measured for the recipe"
+)
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
 
@@ -78,6 +82,7 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
             say(on_gpu)
         say(figures.rates(Path(gpu).stem))
         say("memory and bytes are counted, every text at its full length; docs/scale.md compares them with an H100")
+        say(OTHER_HOURS)
     for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):
         say(note)
 
