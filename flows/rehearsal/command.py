@@ -7,6 +7,9 @@ from typing import Annotated
 import typer
 
 from flows.command_options import AsJson, Changes, RecipeName
+from flows.rehearsal.sizes import FEWEST, SHARE
+
+LEAST = FEWEST * SHARE
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -16,7 +19,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def rehearse(
     recipe: RecipeName,
-    passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
+    passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.", min=LEAST)] = 10_000,
     queries: Annotated[
         int | None, typer.Option(metavar="N", help="At most N queries of a split; else one for 16 passages.", min=1)
     ] = None,
