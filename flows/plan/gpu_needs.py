@@ -136,10 +136,19 @@ class GpuPlan:
         return self._counted[key]
 
 
-def gpu_needs(estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu) -> list[Need]:
-    """Return what the stages that run an encoder and are still to build need, in the plan's order."""
-    plan = GpuPlan(estimate, gpu)
-    return [plan.of(step) for step in steps if passes_texts(step) and not step.cached]
+def gpu_needs(
+    estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu, report: Callable[[str], None] = lambda line: None
+) -> list[Need]:
+    """Return what the stages that run an encoder and are still to build need, in the plan's order.
+
+    `report` prints a line before each stage: counting one takes seconds.
+    """
+    plan, needs = GpuPlan(estimate, gpu), list[Need]()
+    counted = [step for step in steps if passes_texts(step) and not step.cached]
+    for number, step in enumerate(counted, start=1):
+        report(f"stage {number} of {len(counted)}: {step.stage} {step.round}".rstrip() + " …")
+        needs.append(plan.of(step))
+    return needs
 
 
 def gpu_table(name: str, needs: list[Need]) -> Table:

@@ -33,10 +33,10 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
 
     With the name of a GPU, memory and hours of the stages that run an encoder follow.
     """
-    figures = find_gpu(gpu) if gpu is not None else None
+    figures, progress = find_gpu(gpu) if gpu is not None else None, unwrapped(stderr=True)
     if figures is not None:
-        unwrapped(stderr=True).print("counting the memory and the operations of each stage …")
-    plan = estimated(name, folder, changes, figures)
+        progress.print("counting the memory and the operations of each stage …")
+    plan = estimated(name, folder, changes, figures, progress.print)
     if as_json:
         on_gpu = {"gpu": _gpu_as_json(gpu, figures, plan)} if gpu is not None and figures is not None else {}
         say_json(plan_as_json(plan) | on_gpu)

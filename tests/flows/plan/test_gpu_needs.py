@@ -61,7 +61,8 @@ def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
     assert says == "fits"
 
     show_plan("cot_mae", tmp_path / "store", [*changes, setting], gpu=str(gpu))
-    printed = capsys.readouterr().out
+    printed, progress = capsys.readouterr()
+    assert f"stage 2 of {len(stages)}: train retriever_1 …" in progress.splitlines()
     [line] = [line for line in printed.splitlines() if line.startswith("│ pretrain") and "MiB" in line]
     assert line.rstrip("│ ").endswith("yes")
     hours = sum(stage["hours"] for stage in stages.values())

@@ -13,7 +13,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flows.plan import plan as plans
-from flows.plan.cost_history import tokens_per_second
+from flows.plan.cost_history import CostHistory, tokens_per_second
+from flows.plan.estimates import of_equal_cost
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
@@ -27,8 +28,10 @@ from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Pairs
 from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.estimates.flops import Cost
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
+from tasks.session import Done
 from tasks.stage import stage
 from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
@@ -196,6 +199,28 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert "hours of pretrain: estimated as FLOPs / " in output
     assert other["initialise", ""]["disk"].startswith("~")
     assert f"hours of initialise: estimated as {start.reference} took, built from the same inputs" in output
+
+
+def test_stages_of_equal_cost_have_the_same_estimate(store: Store, tmp_path: Path) -> None:
+    """One that starts from a checkpoint to build had the machine's rate, the other the store's: 10 minutes and 4."""
+    backbone = save_backbone(tmp_path)
+    small = [f"backbone.weights={backbone}", "pretrain.steps=3", "pretrain.batch=4", *SMALL_LENGTHS]
+    recipe, _ = load_recipe("cot_mae", [*small, "pretrain.mix=null", "pretrain.probe=null"])
+    start = initialise(sources.weights(str(backbone)), settings=recipe.backbone)
+    built = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
+    inputs = [["other", None, start.reference, None], ["other", None, "initialise/other", None]]
+    known, unknown = (Done("pretrain", "", str(n), False, 0.0, None, given) for n, given in enumerate(inputs))
+    steps, costs = [unknown, known], {step.reference: Cost(1e9, 1e12) for step in (unknown, known)}
+
+    def estimate(step: Done) -> tuple[int | None, float | None]:
+        return history.disk_and_hours(step, costs[step.reference], of_equal_cost(step, steps, costs))
+
+    history = CostHistory(store)
+    assert estimate(unknown) == estimate(known) != (None, None)
+    assert [built.reference in note for note in history.notes] == [True, True]
+    assert "from the checkpoint of a stage of equal FLOPs" in next(iter(history.notes))
+    costs[known.reference] = Cost(1e9, 2e12)
+    assert estimate(unknown) == (None, None)
 
 
 def test_a_stage_without_a_log_has_no_rate(tmp_path: Path) -> None:
