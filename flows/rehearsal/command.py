@@ -21,7 +21,9 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def rehearse(
     recipe: RecipeName,
-    passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.", min=FEWEST * SHARE)] = 10_000,
+    passages: Annotated[
+        int, typer.Option(metavar="N", help="The number of synthetic passages.", min=FEWEST * SHARE)
+    ] = 10_000,
     queries: Annotated[
         int | None, typer.Option(metavar="N", help="At most N queries of a split; else one for 16 passages.", min=1)
     ] = None,
