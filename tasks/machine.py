@@ -1,4 +1,4 @@
-"""The cores, memory and GPUs that this process may use, which may be fewer than the machine has."""
+"""The cores, their load, the memory and the GPUs that this process may use, which may be fewer than the machine has."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def num_cores(root: Path = ROOT) -> int:
         if quota.isdecimal() and period.isdecimal():  # "max" or -1 is no limit
             cores = min(cores, int(quota) // int(period))
     return max(1, cores)
+
+
+def load_average() -> float:
+    """Return how many processes used or waited for a core in the last minute; 0 where the system does not say.
+
+    In a container it may be that of the complete machine.
+    """
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return 0.0
 
 
 def free_memory(root: Path = ROOT) -> int | None:

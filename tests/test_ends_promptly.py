@@ -53,6 +53,7 @@ def test_a_signal_to_the_group_ends_a_run_with_its_embedded_server_at_once(attem
 @pytest.mark.slow
 def test_a_run_whose_embedded_server_is_lost_finishes_its_stage_and_says_so(attempt: Callable[..., Attempt]) -> None:
     run = attempt()
+    run.until("starting a Prefect server for this run", in_file="run.stdout")  # before the first stage
     run.until("")
     run.server().kill()
     run.until("Prefect's embedded server does not answer; this stage is finished first", in_file="run.stdout")

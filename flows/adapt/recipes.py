@@ -185,13 +185,14 @@ class Numbers:
     train_queries: int
 
 
-def estimated_hours(file: Path, store: Store, known: Numbers) -> float:
-    """Return the hours that a recipe's encoders take on this machine, with every text at its full length."""
+def estimated_hours(file: Path, store: Store, known: Numbers) -> tuple[float, str]:
+    """Return the hours of a recipe's encoders on this machine, every text at its full length, and their origin."""
     recipe, _ = load_recipe(str(file))
     steps = list(planned(recipe, file.stem, store).done.values())
     estimate, machine = CostEstimate(recipe, steps), MachineHours(store, recipe.execution)
     costs = [(step, estimate.of(step, _number(step, estimate, known))) for step in steps if passes_texts(step)]
-    return sum(machine.of(step, cost) for step, cost in costs if cost)
+    hours = sum(machine.of(step, cost) for step, cost in costs if cost)
+    return hours, f"by its rate measured {machine.measured()}"
 
 
 def _number(step: Done, estimate: CostEstimate, known: Numbers) -> int:

@@ -167,11 +167,11 @@ def _recipe(
     hours: dict[recipes.Size, float] = {}
     for size in recipes.sizes(request.size):
         write(size)
-        estimate = recipes.estimated_hours(file, store, known)
+        estimate, origin = recipes.estimated_hours(file, store, known)
         if hours and estimate >= min(hours.values()):
             continue  # a fixed number of steps may be more than the epochs of a small collection, so it fits no better
         hours[size] = estimate
-        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, if it is idle")
+        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, {origin}")
         if hours[size] <= request.hours or request.size:
             break
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -24,17 +24,25 @@ class CostHistory:
         self.notes: dict[str, None] = {}
         """Which artifacts the numbers are taken from."""
 
-    def disk_and_hours(self, step: Done, cost: Cost | None) -> tuple[int | None, float | None]:
-        """Return the bytes and the hours of the newest similar artifact; None for what is not known of one."""
-        if (similar := next(self._similar(step), None)) is None:
+    def disk_and_hours(
+        self, step: Done, cost: Cost | None, alike: Sequence[Done] = ()
+    ) -> tuple[int | None, float | None]:
+        """Return the bytes and the hours of the newest similar artifact; None for what is not known of one.
+
+        `alike` are stages of the plan that cost the same: what is similar to one of them counts where nothing is
+        similar to the stage itself, so that stages of equal cost have the same estimate.
+        """
+        match = next(((of, similar) for of in (step, *alike) for similar in self._similar(of)), None)
+        if match is None:
             return None, None
-        folder, manifest = similar
+        of, (folder, manifest) = match
         seconds, basis = float(manifest.built["seconds"]), "built from the same inputs"
         if passes_texts(step):
             rate = tokens_per_second(folder, manifest)
             if cost is None or not rate:
                 return bytes_below(folder), None
-            seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from the same checkpoint"
+            checkpoint = "the same checkpoint" if of is step else "the checkpoint of a stage of equal FLOPs"
+            seconds, basis = cost.tokens / rate, f"at {rate:,.0f} tokens a second, from {checkpoint}"
         self.notes.setdefault(
             f"hours of {step.stage}: estimated as {manifest.reference} took, {basis}, on {manifest.built['device']}"
         )

@@ -9,7 +9,7 @@ is given, its hours are counted instead, and this machine is not measured.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from flows.recipe.shipped import recipe_name
 from storage.files import bytes_below
 from storage.store import sources
 from storage.store.store import Store
+from tasks.estimates.flops import Cost
 from tasks.session import Done
 
 UNKNOWN_KEY = "–"
@@ -77,8 +78,14 @@ class EstimatedPlan:
     """The name of the collection that the user gave in place of the recipe's own; None for the recipe's."""
 
 
-def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None) -> EstimatedPlan:
-    """Return the plan of a recipe with its costs: on this machine, or on a GPU whose figures are given."""
+def estimated(
+    name: str, folder: Path, changes: Sequence[str], figures: Gpu | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> EstimatedPlan:  # fmt: skip
+    """Return the plan of a recipe with its costs: on this machine, or on a GPU whose figures are given.
+
+    `report` prints which stage is counted for the GPU.
+    """
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
     with sources.assuming_present() as absent:
@@ -87,11 +94,15 @@ def estimated(name: str, folder: Path, changes: Sequence[str], figures: Gpu | No
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
         machine = MachineHours(store, recipe.execution) if figures is None else None
         counted = estimate.counts.all()
-        needs = gpu_needs(estimate, steps, figures) if figures is not None else []
+        needs = gpu_needs(estimate, steps, figures, report) if figures is not None else []
+        costs = {step.reference: estimate.of(step) for step in steps if passes_texts(step)}
     unknown = without_key(steps)
     rows = [
         dataclasses.replace(
-            _of_stage(step, step.reference in unknown, store, estimate, history, machine),
+            _of_stage(
+                step, step.reference in unknown, store, costs.get(step.reference), history, machine,
+                of_equal_cost(step, steps, costs),
+            ),
             detail=detail(plan.jobs[step.reference], plan.jobs), system=system(plan.jobs[step.reference], plan.jobs),
         )
         for step in steps
@@ -108,20 +119,29 @@ def _without_hours(rows: Sequence[StageEstimate], needs: Sequence[Need]) -> list
     return [f"no hours are estimated for {', '.join(stages)}: no rate is known for them"] if stages else []
 
 
+def of_equal_cost(step: Done, steps: Sequence[Done], costs: Mapping[str, Cost | None]) -> list[Done]:
+    """Return the other stages of a plan with the name and the cost of a stage; none where its cost is not known."""
+    cost = costs.get(step.reference)
+    return [
+        other for other in steps
+        if cost is not None and other is not step and other.stage == step.stage and costs[other.reference] == cost
+    ]  # fmt: skip
+
+
 def _of_stage(
     step: Done,
     has_no_key: bool,
     store: Store,
-    estimate: CostEstimate,
+    cost: Cost | None,
     history: CostHistory,
     machine: MachineHours | None,
+    alike: Sequence[Done],
 ) -> StageEstimate:
-    cost = estimate.of(step) if passes_texts(step) else None
     disk: int | None
     if step.cached:
         disk, hours = bytes_below(store.folder(step.stage, step.key)), None
     else:
-        disk, hours = history.disk_and_hours(step, cost)
+        disk, hours = history.disk_and_hours(step, cost, alike)
         if hours is None and cost is not None and machine is not None:
             hours = machine.of(step, cost)
     key = UNKNOWN_KEY if has_no_key else step.key

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CostEstimate, cost_key, in_hours, in_words_of_time, passes_texts
+from flows.plan.costs import CostEstimate, cost_key, in_words_of_time, passes_texts
 from flows.plan.gpus import Gpu
 from storage.store import sources
 from tasks.estimates.capacity import Capacity
@@ -136,10 +136,19 @@ class GpuPlan:
         return self._counted[key]
 
 
-def gpu_needs(estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu) -> list[Need]:
-    """Return what the stages that run an encoder and are still to build need, in the plan's order."""
-    plan = GpuPlan(estimate, gpu)
-    return [plan.of(step) for step in steps if passes_texts(step) and not step.cached]
+def gpu_needs(
+    estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu, report: Callable[[str], None] = lambda line: None
+) -> list[Need]:
+    """Return what the stages that run an encoder and are still to build need, in the plan's order.
+
+    `report` prints a line before each stage: counting one takes seconds.
+    """
+    plan, needs = GpuPlan(estimate, gpu), list[Need]()
+    counted = [step for step in steps if passes_texts(step) and not step.cached]
+    for number, step in enumerate(counted, start=1):
+        report(f"stage {number} of {len(counted)}: {step.stage} {step.round}".rstrip() + " …")
+        needs.append(plan.of(step))
+    return needs
 
 
 def gpu_table(name: str, needs: list[Need]) -> Table:
@@ -147,23 +156,24 @@ def gpu_table(name: str, needs: list[Need]) -> Table:
     table = Table(title=f"on one {name}", title_justify="left")
     for heading in ("stage", "round"):
         table.add_column(heading, no_wrap=True)
-    for heading in ("rows at a time", "precision", "peak memory", "hours ≤"):
+    for heading in ("rows at a time", "precision", "peak memory", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fits")
     for need in needs:
-        hours = "?" if need.hours is None else in_hours(need.hours)
+        time = "?" if need.hours is None else f"~{in_words_of_time(need.hours)}"
         fits = "yes" if need.fits else f"no: {need.advice}"
         size = in_units(need.peak_bytes)
-        table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, hours, fits)
+        table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, time, fits)
     return table
 
 
 def gpu_total(name: str, needs: Sequence[Need], num_stages: int) -> str:
-    """Return the hours of all stages of the table in words, and what they leave out; empty where none is known."""
+    """Return the time of all stages of the table in words, and what it leaves out; empty where none is known."""
     known = [need.hours for need in needs if need.hours is not None]
     if not known:
         return ""
     return (
-        f"in total on one {name}: at most {in_words_of_time(sum(known))}, for {len(known)} of {num_stages} stages to "
-        "build; the others run no encoder, such as generate_queries and search, or their number of texts is not known"
+        f"in total on one {name}: ~{in_words_of_time(sum(known))}, every text at its full length, for {len(known)} of "
+        f"{num_stages} stages to build; the others run no encoder, such as generate_queries and search, or their "
+        "number of texts is not known"
     )

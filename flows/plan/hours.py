@@ -30,10 +30,14 @@ class MachineHours:
         with session(self._session):
             return encoder_rates()
 
+    def measured(self) -> str:
+        """Return in words when the rates were measured, and the load of a machine that was busy."""
+        return self._rates.when()
+
     def of(self, step: Done, cost: Cost) -> float:
         """Return the hours of one process that passes the texts of a stage through an encoder."""
         training = step.stage in TRAININGS
         rate, kind = (self._rates.training, "training") if training else (self._rates.encoding, "encoding")
         line = f"hours of {step.stage}: estimated as FLOPs / {rate / 1e9:,.1f} GFLOP/s, the rate of {kind} measured"
-        self.notes.setdefault(f"{line} on {self._rates.at} ({self._rates.machine})")
+        self.notes.setdefault(f"{line} {self.measured()} ({self._rates.machine})")
         return cost.flops / rate / 3600

@@ -21,6 +21,10 @@ from tasks.runtime.formatting import duration, in_units, short
 
 UNKNOWN = "?"
 MANY_HOURS = 100.0
+OTHER_HOURS = (
+    "docs/scale.md#what-a-reproduction-of-each-paper-costs has another estimate: it adds generation and search, and "
+    "uses the step that was measured for the recipe"
+)
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
 
@@ -29,10 +33,10 @@ def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = F
 
     With the name of a GPU, memory and hours of the stages that run an encoder follow.
     """
-    figures = find_gpu(gpu) if gpu is not None else None
+    figures, progress = find_gpu(gpu) if gpu is not None else None, unwrapped(stderr=True)
     if figures is not None:
-        unwrapped(stderr=True).print("counting the memory and the operations of each stage …")
-    plan = estimated(name, folder, changes, figures)
+        progress.print("counting the memory and the operations of each stage …")
+    plan = estimated(name, folder, changes, figures, progress.print)
     if as_json:
         on_gpu = {"gpu": _gpu_as_json(gpu, figures, plan)} if gpu is not None and figures is not None else {}
         say_json(plan_as_json(plan) | on_gpu)
@@ -78,6 +82,7 @@ def print_plan(plan: EstimatedPlan, gpu: str | None = None, figures: Gpu | None 
             say(on_gpu)
         say(figures.rates(Path(gpu).stem))
         say("memory and bytes are counted, every text at its full length; docs/scale.md compares them with an H100")
+        say(OTHER_HOURS)
     for note in (*(f"not here: {what}" for what in plan.absent), *in_words(plan.counted), *plan.notes):
         say(note)
 

@@ -15,6 +15,7 @@ from flows.prefect_server.named_server import named_server, profiles_file
 from flows.prefect_server.watch import ServerWatch, require_answer
 from storage.errors import UserError
 from storage.store.store import Store
+from tasks.runtime.prefect_task import EMBEDDED
 from tasks.runtime.signals import Terminated
 from tasks.session import Session
 
@@ -31,6 +32,7 @@ def as_flow(flow_name: str, title: str, current: Session, body: Callable[[], T])
     """
     require_descriptors()
     prepare_prefect(current.store)
+    announce_server(current.print_line)
     from prefect import flow, tags
     from prefect.exceptions import TerminationSignal
 
@@ -64,6 +66,12 @@ def require_descriptors() -> None:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < DESCRIPTORS:
         raise UserError(f"{allowed} files may be open (ulimit -n), and a run needs {DESCRIPTORS}; raise the limit")
+
+
+def announce_server(print_line: Callable[[str], None]) -> None:
+    """Print that an embedded server starts, unless this process has one or the user has named a server."""
+    if EMBEDDED not in os.environ and not named_server():
+        print_line("starting a Prefect server for this run, which takes some seconds, on a busy machine a minute …")
 
 
 def watched_server(print_line: Callable[[str], None]) -> tuple[bool, ServerWatch]:

@@ -8,6 +8,11 @@ import typer
 
 from flows.command_options import AsJson, Changes, RecipeName
 
+FEWEST = 1000
+"""The passages of the smallest run, which is not measured."""
+SHARE = 4
+"""The smaller of the measured runs has one passage in four of the larger one's."""
+
 
 def register(app: typer.Typer, panel: str) -> None:
     """Add the command to the command line, in a panel of its help."""
@@ -16,7 +21,9 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def rehearse(
     recipe: RecipeName,
-    passages: Annotated[int, typer.Option(metavar="N", help="The number of synthetic passages.")] = 10_000,
+    passages: Annotated[
+        int, typer.Option(metavar="N", help="The number of synthetic passages.", min=FEWEST * SHARE)
+    ] = 10_000,
     queries: Annotated[
         int | None, typer.Option(metavar="N", help="At most N queries of a split; else one for 16 passages.", min=1)
     ] = None,

@@ -27,6 +27,7 @@ from flows.rehearsal.changes import (
     TOKENIZER,
     changes_for,
 )
+from flows.rehearsal.command import FEWEST, SHARE
 from flows.rehearsal.measurement import (
     Measurement,
     by_stage_and_round,
@@ -44,7 +45,7 @@ from flows.rehearsal.synthetic import (
     write_suite,
     write_tokenizer,
 )
-from flows.rehearsal.tables import stages_table, steps_table
+from flows.rehearsal.tables import stages_table, steps_table, total_time
 from flows.rehearsal.time_limit import OverTime, time_limit
 from flows.rehearsal.true_shapes import TrueShapes, TrueStep
 from flows.terminal import Terminal, say, say_json, unwrapped
@@ -57,8 +58,6 @@ from tasks.pseudo_queries.generators.tiny_models import write_cross_encoder, wri
 from tasks.session import Session, session
 from tasks.stage import run_job
 
-FEWEST = 1000
-SHARE = 4  # the small size is a quarter of the large one
 MEMORY_SHARE = 6  # a step of true shapes takes at most a sixth of the machine's memory
 STEP_SECONDS = 60.0  # the most that its measurement takes
 
@@ -73,8 +72,6 @@ def rehearse(
     stage does not accept the synthetic data, only those that need it are left out. The smallest possible run comes
     first, and is not measured: a process compiles its kernels and starts Java only once.
     """
-    if passages < FEWEST * SHARE:
-        raise UserError(f"--passages: expected at least {FEWEST * SHARE:,}, found {passages:,}")
     recipe, path = load_recipe(name, changes)
     known = num_passages(recipe)
     full = known or passages
@@ -109,9 +106,9 @@ def rehearse(
     console.print(
         stages_table(f"{recipe.title}: rehearsed with {passages:,} passages, extrapolated to {full:,}", estimates)
     )
-    say(
-        "seconds and memory are measured with tiny models; hours are of one process, and blank where a real model works"
-    )
+    if total := total_time(estimates, "stages"):
+        say(total)
+    say("seconds and memory are measured with tiny models; time is of one process, and blank where a real model works")
     if query_every > QUERY_EVERY:
         say(
             f"one passage in {query_every:,} has a train query, one in 17 of MS MARCO's: with its queries, "
@@ -119,6 +116,8 @@ def rehearse(
         )
     if true_steps:
         console.print(steps_table(true_steps))
+        if total := total_time(true_steps, "trainings"):
+            say(total)
         say("steps have the recipe's model, lengths and precision, random weights, and the chunk that fits here")
     for problem in problems or ["nothing would break on this machine"]:
         say(problem)

@@ -1,18 +1,19 @@
 """Measure once in a few seconds how fast encoders run on this machine, for plans without another estimate.
 
 A small BERT encodes and is trained on random tokens until the time is over. Its rate in counted FLOPs is near that of
-other encoders on the same machine, since nearly all of them is matrix products; sizes, lengths and load change it.
+other encoders on the same machine, since nearly all of them is matrix products; sizes and lengths change it a little.
+Other processes on the same cores change it much, so the load is kept with the rates.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +24,7 @@ from models.retrievers.bi_encoder import DenseEncoder
 from models.tokens import pad
 from storage.files import cache_folder, write_atomically
 from tasks.estimates.flops import counting
-from tasks.machine import num_cores
+from tasks.machine import load_average, num_cores
 from tasks.runtime.device import autocast, choose_device
 from tasks.runtime.environment import describe_build
 from tasks.session import execution
@@ -35,6 +36,8 @@ SHAPE = BertConfig(
 TEXTS, TOKENS = 16, 64
 SECONDS = 1.0
 """The time of encoding, and also of training, after a first step that is not counted."""
+HIGH_LOAD = 0.5
+"""The load for each usable core above which rates are those of a busy machine: others have half of the cores."""
 
 
 @dataclass(frozen=True)
@@ -48,27 +51,42 @@ class EncoderRates:
     """The machine, device and libraries on which they were measured."""
     at: str
     """The day of the measurement."""
+    load: float
+    """The load average of the minute before the measurement."""
+    cores: int
+    """The cores that the process could use."""
+
+    @property
+    def on_busy_machine(self) -> bool:
+        """Return whether the load was high, so that an idle machine is faster."""
+        return self.load > HIGH_LOAD * self.cores
+
+    def when(self) -> str:
+        """Return the day of the measurement, and the load where it was high."""
+        load = f" while other processes used the cores (load {self.load:g} on {self.cores} cores)"
+        return f"on {self.at}" + load * self.on_busy_machine
 
 
 def encoder_rates() -> EncoderRates:
     """Return the rates of this machine with the session's device and threads: kept ones, or measured and kept.
 
     They are kept in `rates.json` of PRETRIEVE_CACHE, by machine; another processor, GPU, number of cores or threads, or
-    another PyTorch is measured again. Where nothing can be written there, each plan measures.
+    another PyTorch is measured again, and so is a machine that was busy, once its load is lower. Where nothing can be
+    written there, each plan measures.
     """
-    device = choose_device()
+    device, load = choose_device(), round(load_average(), 1)
     machine = _fingerprint(device)
     file = cache_folder() / "rates.json"
     known = _read(file)
-    if machine not in known:
-        encoding, training = _measure(device)
-        rates = EncoderRates(encoding, training, machine, datetime.now(UTC).date().isoformat())
-        known[machine] = asdict(rates)
-        try:
-            write_atomically(file, json.dumps(known, indent=1) + "\n")
-        except OSError:
-            return rates
-    return EncoderRates(**known[machine])
+    kept = known.get(machine)
+    if kept is not None and not (kept.on_busy_machine and load < kept.load):
+        return kept
+    encoding, training = _measure(device)
+    rates = EncoderRates(encoding, training, machine, datetime.now(UTC).date().isoformat(), load, num_cores())
+    content = {name: asdict(of_machine) for name, of_machine in (known | {machine: rates}).items()}
+    with contextlib.suppress(OSError):
+        write_atomically(file, json.dumps(content, indent=1) + "\n")
+    return rates
 
 
 def _fingerprint(device: torch.device) -> str:
@@ -77,11 +95,11 @@ def _fingerprint(device: torch.device) -> str:
     return f"{name}, {num_cores()} cores, {execution().threads} threads, PyTorch {torch.__version__}"
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """Return the kept rates by machine; none where the file is missing or malformed."""
+def _read(file: Path) -> dict[str, EncoderRates]:
+    """Return the kept rates by machine; none where the file is missing, malformed, or of a version without loads."""
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
-        return {name: asdict(EncoderRates(**rates)) for name, rates in known.items()}
+        return {name: EncoderRates(**rates) for name, rates in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -159,6 +159,7 @@ def test_bad_input_is_named_in_one_line(prefect_server: Service, tmp_path: Path)
         (["show", "abc"], "there is no store here"),
         (["verify", "--store", "missing"], "there is no store here"),
         (["queries", "export", "x", "y", "--format", "csv"], "Invalid value for '--format': 'csv' is not one of"),
+        (["rehearse", "sim_cse", "--passages", "3999"], "greater than or equal to 4000; found '3999'"),
         (["adapt", "x", "--hours", "abc"], "unable to parse string as a number; found 'abc'"),
         (["reproduce"], "RECIPE"),
         (["sing"], "sing"),

@@ -1,6 +1,7 @@
 """A plan needs neither data nor weights, counts what is there, and names the origin of each estimate."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from flows.plan import plan as plans
-from flows.plan.cost_history import tokens_per_second
+from flows.plan.cost_history import CostHistory, tokens_per_second
+from flows.plan.estimates import of_equal_cost
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
@@ -27,10 +29,10 @@ from storage.store.hub_models import ADVICE
 from storage.store.store import Store
 from storage.tables import Pairs
 from tasks.analyses.measures.pos_tagger import not_installed
-from tasks.estimates import calibration
+from tasks.estimates.flops import Cost
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
-from tasks.session import Session, session
+from tasks.session import Done
 from tasks.stage import stage
 from tests.tiny import SMALL_LENGTHS, WORDS, save_backbone
 
@@ -200,6 +202,28 @@ def test_hours_come_from_a_pretraining_of_the_same_start_which_is_named(
     assert f"hours of initialise: estimated as {start.reference} took, built from the same inputs" in output
 
 
+def test_stages_of_equal_cost_have_the_same_estimate(store: Store, tmp_path: Path) -> None:
+    """One that starts from a checkpoint to build had the machine's rate, the other the store's: 10 minutes and 4."""
+    backbone = save_backbone(tmp_path)
+    small = [f"backbone.weights={backbone}", "pretrain.steps=3", "pretrain.batch=4", *SMALL_LENGTHS]
+    recipe, _ = load_recipe("cot_mae", [*small, "pretrain.mix=null", "pretrain.probe=null"])
+    start = initialise(sources.weights(str(backbone)), settings=recipe.backbone)
+    built = pretrain(pairs=given_pairs(), start=start, settings=recipe.pretrain)
+    inputs = [["other", None, start.reference, None], ["other", None, "initialise/other", None]]
+    known, unknown = (Done("pretrain", "", str(n), False, 0.0, None, given) for n, given in enumerate(inputs))
+    steps, costs = [unknown, known], {step.reference: Cost(1e9, 1e12) for step in (unknown, known)}
+
+    def estimate(step: Done) -> tuple[int | None, float | None]:
+        return history.disk_and_hours(step, costs[step.reference], of_equal_cost(step, steps, costs))
+
+    history = CostHistory(store)
+    assert estimate(unknown) == estimate(known) != (None, None)
+    assert [built.reference in note for note in history.notes] == [True, True]
+    assert "from the checkpoint of a stage of equal FLOPs" in next(iter(history.notes))
+    costs[known.reference] = Cost(1e9, 2e12)
+    assert estimate(unknown) == (None, None)
+
+
 def test_a_stage_without_a_log_has_no_rate(tmp_path: Path) -> None:
     assert tokens_per_second(tmp_path, SimpleNamespace(stage="score")) == 0.0  # a teacher's scores are not logged
 
@@ -210,7 +234,7 @@ def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: py
     [machine] = kept
     assert 1e8 < kept[machine]["encoding"] < 1e16
     assert 1e8 < kept[machine]["training"] < 1e16
-    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12}}
+    changed = {machine: kept[machine] | {"encoding": 2e12, "training": 1e12, "load": 0.0}}
     (rates / "rates.json").write_text(json.dumps(changed))
 
     rows, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
@@ -222,17 +246,20 @@ def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: py
     assert f"FLOPs / 2,000.0 GFLOP/s, the rate of encoding measured on {kept[machine]['at']} ({machine})" in below
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"a machine": {"encoding": 1}}'])
-def test_a_broken_file_of_rates_is_measured_anew(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
-    monkeypatch.setattr(calibration, "SECONDS", 0.01)
-    (tmp_path / "rates.json").write_text(text)
+def test_a_rate_of_a_busy_machine_is_named_as_such(
+    rates: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (800.0, 0.0, 0.0))
+    plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
+    kept = json.loads((rates / "rates.json").read_text())
+    [machine] = kept
+    (rates / "rates.json").write_text(json.dumps({machine: kept[machine] | {"load": 800.0}}))
 
-    with session(Session(Store(tmp_path / "store"))):
-        measured = calibration.encoder_rates()
-        assert calibration.encoder_rates() == measured
+    _, below = plan(capsys, Path("store"), "cot_mae", [*NOWHERE, "backbone.layers=[0]"])
 
-    assert measured.encoding > 1e7
+    (rates / "rates.json").write_text(json.dumps(kept))
+    busy = f"while other processes used the cores (load 800 on {kept[machine]['cores']} cores)"
+    assert f"the rate of encoding measured on {kept[machine]['at']} {busy} ({machine})" in below
 
 
 def test_rows_are_counted_in_the_files_that_are_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from prefect.settings import get_current_settings
 
 from flows.doctor import Trouble, _prefect
 from flows.prefect_server.api import Api
-from flows.prefect_server.as_flow import prepare_prefect
+from flows.prefect_server.as_flow import announce_server, prepare_prefect
 from flows.prefect_server.named_server import named_server
 from flows.prefect_server.register import check_server
 from storage.errors import UserError
@@ -131,3 +131,21 @@ def test_an_embedded_servers_database_is_in_the_store_unless_a_profile_names_a_s
     assert os.environ.get("PREFECT_HOME") == (None if named else str(tmp_path / "store" / ".prefect"))
     refresh_global_settings_context()
     assert get_current_settings().logging.level == ("INFO" if named else "DEBUG")  # the profile is still read
+
+
+@pytest.mark.parametrize(
+    ("named", "embedded", "expected"), [(False, False, 1), (True, False, 0), (False, True, 0)],
+    ids=["none", "named", "already started"],
+)  # fmt: skip
+def test_only_the_start_of_an_embedded_server_is_announced(
+    named: bool, embedded: bool, expected: int, profiles: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    if named:
+        write_profile(profiles, PREFECT_API_URL=address)
+    if embedded:
+        monkeypatch.setenv(EMBEDDED, "1")
+
+    announce_server(lines.append)
+
+    assert [line.startswith("starting a Prefect server for this run") for line in lines] == [True] * expected

@@ -195,6 +195,20 @@ def test_only_live_tensors_of_the_block_are_counted() -> None:
     assert second.sum() + third.sum() > 0
 
 
+def test_neither_attention_nor_the_noise_of_dropout_is_computed() -> None:
+    """They took most of the time of `plan --gpu`; their memory is that of the real ones, as the tests above show."""
+    heads = torch.rand(2, 3, 8, 16, requires_grad=True)
+    with recording():
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        noisy = torch.nn.functional.dropout(torch.ones(1000), 0.5)
+        attended.sum().backward()
+
+    assert not attended.any()
+    assert not noisy.any()
+    assert heads.grad is not None
+    assert not heads.grad.any()
+
+
 def test_half_precision_keeps_fewer_bytes(tmp_path: Path) -> None:
     costs = costs_of(tmp_path, 64, 2, 128)
     training = load_recipe("cot_mae")[0].rounds[0].train
