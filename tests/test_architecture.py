@@ -213,7 +213,7 @@ def test_models_need_only_torch_and_transformers() -> None:
 COMMANDS = (
     "flows/adapt/command.py", "flows/browse/command.py", "flows/command_options.py", "flows/evaluate/command.py",
     "flows/matrix/command.py", "flows/prefect_server/commands.py", "flows/queries/commands.py",
-    "flows/rehearsal/command.py", "flows/store/commands.py", "flows/study/commands.py",
+    "flows/rehearsal/command.py", "flows/rehearsal/sizes.py", "flows/store/commands.py", "flows/study/commands.py",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ what this writes.
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ REPORT_PAGE, GLOSSARY = (PROJECT / "docs" / "start" / f"{page}.md" for page in (
 LAST = "<!-- end of what make docs writes -->\n"
 MEASUREMENTS = PROJECT / "benchmarks" / "results"
 STORM = "storm-18.json"
+GIGA = 1e9
 SEEDS = PROJECT / "results" / "seeds" / "quickstart.json"
 IMAGES = PROJECT / "docs" / "images"
 CHAIN = IMAGES / "chain.mmd"
@@ -42,7 +44,7 @@ PAPERS = {
 def documents() -> dict[Path, str]:
     """Return the content of the README and of its figures, by path."""
     text = README.read_text(encoding="utf-8")
-    for name, part in (("highlights", highlights()), ("papers", papers())):
+    for name, part in (("highlights", highlights()), ("needs", needs()), ("papers", papers())):
         text = _with_part(text, f"<!-- {name}, written by make docs -->\n", part, README)
     terms = [(REPORT_PAGE, [*METRICS.items(), *TESTS.items()]), (GLOSSARY, list(KINDS.items()))]
     pages = {
@@ -67,6 +69,19 @@ def defined(terms: Sequence[tuple[str, str]]) -> str:
     """Return a table of terms of the reports' glossary; a metric is named with its cutoff k."""
     rows = [(f"{term}@k" if term in METRICS else term, meaning.format(k="k")) for term, meaning in terms]
     return table(("term", "meaning"), rows)
+
+
+def needs() -> str:
+    """Return what an installation and a quickstart need, with the measured memory and disk rounded up."""
+    size = _measured("quickstart_size.json")
+    memory, disk = (math.ceil(number / GIGA) for number in (size["peak_memory"], sum(size["disk"].values())))
+    return (
+        "Linux (macOS is untested, Windows through WSL 2), Python 3.11 or 3.12, pip, make and a Python package index. "
+        f"Installation and quickstart take {disk} GB of disk with PyTorch's CPU build (its CUDA build, which some "
+        f"indexes offer instead, several more) and {memory} GB of free memory "
+        "([measured](benchmarks/results/quickstart_size.json)). The small recipes need no Java, GPU, Docker or model "
+        "hub. In a copy of this repository, in a few minutes:\n"
+    )
 
 
 def papers() -> str:

@@ -7,11 +7,7 @@ from typing import Annotated
 import typer
 
 from flows.command_options import AsJson, Changes, RecipeName
-
-FEWEST = 1000
-"""The passages of the smallest run, which is not measured."""
-SHARE = 4
-"""The smaller of the measured runs has one passage in four of the larger one's."""
+from flows.rehearsal.sizes import FEWEST, SHARE
 
 
 def register(app: typer.Typer, panel: str) -> None:

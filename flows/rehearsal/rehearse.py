@@ -27,7 +27,6 @@ from flows.rehearsal.changes import (
     TOKENIZER,
     changes_for,
 )
-from flows.rehearsal.command import FEWEST, SHARE
 from flows.rehearsal.measurement import (
     Measurement,
     by_stage_and_round,
@@ -36,6 +35,7 @@ from flows.rehearsal.measurement import (
     problems_of,
     reset_peak_memory,
 )
+from flows.rehearsal.sizes import FEWEST, SHARE
 from flows.rehearsal.synthetic import (
     QUERY_EVERY,
     Size,
