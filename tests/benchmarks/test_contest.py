@@ -77,7 +77,7 @@ def test_the_page_counts_targets_and_names_what_is_slower() -> None:
     lines = list(page.summary([{"benchmark": "bm25_mining", "cases": {"work": {"times_faster": ratios}}}]))
 
     assert lines[0] == "1 of 2 targets are met. Slower than the baseline:"
-    assert lines[2:] == ["- BM25 mining: 0.5 times as fast as slow"]
+    assert lines[2:] == ["- BM25 mining: speedup 0.5 over slow"]
 
 
 def test_results_that_differ_end_a_benchmark() -> None:
