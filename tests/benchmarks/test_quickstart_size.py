@@ -8,7 +8,7 @@ import pytest
 from benchmarks.quickstart_size import peak_memory
 
 MB = 10**6
-HOLDS = "import time; held = bytearray(b'x' * 200_000_000); time.sleep(2)"
+HOLDS = "import time; held = b'x' * 200_000_000; time.sleep(2)"
 WITH_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HOLDS!r}])"
 
 
