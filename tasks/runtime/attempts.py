@@ -51,6 +51,8 @@ class Attempt:
         self._thread = threading.Thread(target=self._note_repeatedly, name="attempt", daemon=True)
 
     def __enter__(self) -> Attempt:
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
         self._meter.__enter__()
         self._thread.start()
         return self
@@ -81,9 +83,13 @@ class Attempt:
             self._note()
 
     def _note(self) -> None:
-        """Write the cost until now. A disk that is full must not end the stage, or hide why it ended."""
+        """Write the cost until now. A disk that is full must not end the stage, or hide why it ended.
+
+        Where the lease was lost, another process may have published the work folder, which must not exist again.
+        """
         with contextlib.suppress(OSError, UserError):
-            write_atomically(self._file, json.dumps(vars(self._own())))
+            if self._file.parent.exists():
+                write_atomically(self._file, json.dumps(vars(self._own())))
 
 
 def _read(folder: Path) -> list[Cost]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from storage.artifact import Manifest
 from storage.rows import write_rows
+from storage.store.locks import LeaseLost
 from storage.store.store import Store
 from storage.tables import Queries
 from tasks.runtime import attempts
@@ -61,6 +63,21 @@ def test_a_damaged_note_is_an_attempt_without_cost(tmp_path: Path) -> None:
     assert attempt.number == 3
     assert attempt.total().seconds == pytest.approx(100.0, abs=5.0)
     assert attempt.total().energy_joules["GPUs"] >= 5.0
+
+
+def test_a_note_does_not_bring_back_a_work_folder_that_another_process_has_published(tmp_path: Path) -> None:
+    work = tmp_path / "ingest_queries-0123"
+    work.mkdir()
+
+    def lose_the_lease() -> None:
+        with Attempt(work):
+            shutil.rmtree(work)
+            raise LeaseLost
+
+    with pytest.raises(LeaseLost):
+        lose_the_lease()
+
+    assert not work.exists()
 
 
 @stage(version=1, table=Queries)
