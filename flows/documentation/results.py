@@ -6,7 +6,7 @@ Numbers in documents are never typed by hand: a test compares the documents with
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from flows.documentation.markdown import with_part
@@ -15,12 +15,12 @@ from flows.study.claims import RESULTS, Study, load_study
 from flows.study.judge import drawn_curves, judge_claims
 from flows.study.order import needed
 from storage.files import write_atomically
-from storage.results.study_runs import StudyRun, Trial, read_study_run
+from storage.results.study_runs import StudyRun, read_study_run
 from tasks.report.page.learning_curves import FIGURE, LearningCurves, curves_part, figure
 from tasks.report.page.markdown import results_page
 from tasks.report.page.matrix_markdown import matrix_part
 from tasks.report.page.study_markdown import Claimed, pictures, runs_page, study_part
-from tasks.report.page.study_summary import Answer, Runs, study_brief, study_summary
+from tasks.report.page.study_summary import Answer, study_brief, study_summary
 
 FIRST, LAST = "<!-- written by make results -->\n", "<!-- end of what make results writes -->\n"
 README, RESULTS_PAGE, IMAGES = PROJECT / "README.md", PROJECT / "docs" / "results.md", PROJECT / "docs" / "images"
@@ -34,12 +34,11 @@ def documents(study: Study | None = None, results: Path = RESULTS) -> dict[Path,
     images = {IMAGES / name: text for name, text in pictures(claims).items()}
     if (drawn := drawn_curves(study, results)) is not None:
         images[IMAGES / FIGURE] = figure(drawn)
-    kept = {trial: read_study_run(trial.folder(results)) for trial in needed(study)}
-    runs = [run for run in kept.values() if run]
+    runs = [run for trial in needed(study) if (run := read_study_run(trial.folder(results)))]
     return images | {
         RESULTS_PAGE: _results(study, claims, drawn, runs),
         RUNS_PAGE: f"{runs_page(runs)}\n",
-        README: _readme(study, claims, drawn, _numbers(study, kept)),
+        README: _readme(claims, drawn),
     }
 
 
@@ -61,18 +60,9 @@ def _matrices() -> list[str]:
     return [matrix_part(json.loads(file.read_text(encoding="utf-8")), remarks.get(file.stem, "")) for file in files]
 
 
-def _numbers(study: Study, kept: Mapping[Trial, StudyRun | None]) -> Runs:
-    """Return how many runs of the claims and, beyond them, of the learning curves are kept and needed."""
-    claimed = needed(study, [claim.name for claim in study.claims])
-    further = kept.keys() - set(claimed)
-    done = [sum(kept[trial] is not None for trial in trials) for trials in (claimed, further)]
-    return Runs((done[0], len(claimed)), (done[1], len(further)))
-
-
-def _readme(study: Study, claims: Sequence[Claimed], drawn: LearningCurves | None, runs: Runs) -> str:
-    brief = study_brief(study.question, answers(study, claims), claims, runs)
+def _readme(claims: Sequence[Claimed], drawn: LearningCurves | None) -> str:
     curves = f"\n![Quality by pre-training steps and by CPU time](docs/images/{FIGURE})\n" if drawn else ""
-    return with_part(README.read_text(encoding="utf-8"), f"{brief}\n{curves}", (FIRST, LAST), README)
+    return with_part(README.read_text(encoding="utf-8"), f"{study_brief(claims)}\n{curves}", (FIRST, LAST), README)
 
 
 def answers(study: Study, claims: Sequence[Claimed]) -> list[Answer]:

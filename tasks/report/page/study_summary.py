@@ -22,31 +22,13 @@ class Answer:
     """The verdict of the claim that the comparison is a part of."""
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The numbers of runs that are kept and needed, as pairs: those of the claims, and further ones of the curves."""
-
-    claims: tuple[int, int]
-    curves: tuple[int, int]
-
-    def in_words(self) -> str:
-        """Return how many runs are done."""
-        done, needed = self.claims
-        words = f"{'all' if done == needed else f'{done:,} of'} {needed:,} runs of the claims are done"
-        more, wanted = self.curves
-        return words + f", and {more:,} of {wanted:,} further runs of the learning curves" * (wanted > 0)
-
-
 UNDECIDED = "Not known yet: no comparison has all of its runs."
 
 
-def study_brief(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], runs: Runs) -> str:
-    """Return the study in a paragraph: question, first answer, verdicts, and the numbers of kept and of needed runs."""
-    done = runs.in_words()
-    if all(claim.verdict == "not run" for claim in claims):
-        return f"{question} Not known yet: {done}, and none of the {len(claims)} claims has a verdict."
-    first, _ = _first_answer(answers)
-    return f"{question} {_with_result(first) if first else UNDECIDED} {verdict_counts(claims)}; {done}."
+def study_brief(claims: Sequence[Claimed]) -> str:
+    """Return the study in a sentence."""
+    study = "[study](docs/results.md) of the papers' claims with a small model and a small collection"
+    return f"{verdict_counts(claims)} ({study})."
 
 
 def study_summary(question: str, answers: Sequence[Answer], claims: Sequence[Claimed], figure: str | None) -> str:
