@@ -36,7 +36,7 @@ def cases(device: str, *, small: bool) -> Iterator[Case]:
     large = (4096, 1_000_000, 200) if device == "cuda" else (256, 100_000, 200)
     queries, passages, depth = (16, 3000, 20) if small else large
     size = f"{queries} queries x {passages:,} x {DIMENSION}, top {depth}"
-    kinds = {"random": _random_vectors, "a BERT's": _bert_like_vectors}
+    kinds = {"random": _random_vectors, "a BERT's": bert_like_vectors}
     if device == "cuda":
         del kinds["random"]  # the easier one
     for kind, sample in kinds.items():
@@ -52,7 +52,7 @@ def _random_vectors(draw: np.random.Generator, count: int) -> NDArray[np.float32
     return vectors
 
 
-def _bert_like_vectors(draw: np.random.Generator, count: int) -> NDArray[np.float32]:
+def bert_like_vectors(draw: np.random.Generator, count: int) -> NDArray[np.float32]:
     """Return vectors of lengths of about 10 and cosines of about 0.7; the variance of direction n decays with n."""
     spectrum = np.arange(1, DIMENSION + 1, dtype=np.float32) ** -0.5
     vectors = draw.standard_normal((count, DIMENSION), dtype=np.float32)

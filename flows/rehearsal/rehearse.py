@@ -55,10 +55,12 @@ from storage.files import bytes_below
 from storage.store import sources
 from storage.store.store import Store
 from tasks.pseudo_queries.generators.tiny_models import write_cross_encoder, write_encoder, write_generator
+from tasks.retrieval.exact_search.upper_bounds import free_bytes, is_accelerator
+from tasks.runtime.device import choose_device
 from tasks.session import Session, session
 from tasks.stage import run_job
 
-MEMORY_SHARE = 6  # a step of true shapes takes at most a sixth of the machine's memory
+MEMORY_SHARE, GPU_SHARE = 1 / 6, 0.9  # that a step of true shapes takes at most, of the host's memory or of a GPU's
 STEP_SECONDS = 60.0  # the most that its measurement takes
 
 
@@ -225,12 +227,16 @@ def _true_steps(recipe: Recipe[Any], path: Path, report: Callable[[str], None]) 
         store = Store.open_or_new(Path(name))
         plan = planned(recipe, path.stem, store)
         with session(Session(store, recipe.execution)):
-            shapes = TrueShapes(
-                CostEstimate(recipe, list(plan.done.values())), _memory() // MEMORY_SHARE, STEP_SECONDS, report
-            )
+            shapes = TrueShapes(CostEstimate(recipe, list(plan.done.values())), _step_memory(), STEP_SECONDS, report)
             results = list(shapes.of(list(plan.done.values())))
     steps = [result for result in results if isinstance(result, TrueStep)]
     return steps, [result for result in results if isinstance(result, str)]
+
+
+def _step_memory() -> int:
+    """Return the bytes that a step may take: most of a GPU, which it has alone, or a part of the host's memory."""
+    device = choose_device()
+    return round(GPU_SHARE * free_bytes(device) if is_accelerator(device) else MEMORY_SHARE * _memory())
 
 
 def _memory() -> int:

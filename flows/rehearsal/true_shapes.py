@@ -108,8 +108,14 @@ class TrueShapes:
 
     def _measure(self, work: _Work, chunk: int) -> tuple[int, float, int]:
         """Return the chunk that fits into the time, the seconds of a step, and its memory by the formula."""
+        objective = work.step.objective.to(choose_device()).train()
+        try:
+            return self._measured_here(work, chunk)
+        finally:
+            objective.to("cpu")  # the next training may share its encoder, whose memory is counted on the CPU
+
+    def _measured_here(self, work: _Work, chunk: int) -> tuple[int, float, int]:
         least = work.memory.rows_per_text
-        work.step.objective.to(choose_device()).train()
         first = _seconds(work, texts=1, chunk=None)  # the first step of a process is slow
         if first > self.limit:  # as in bfloat16 on a CPU that only emulates it
             return least, first * work.batch, work.memory.peak(work.batch, least)
