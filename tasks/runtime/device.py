@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from storage.errors import UserError
-from tasks.machine import num_gpus
+from tasks.machine import num_cores, num_gpus
 from tasks.runtime.distributed import local_rank
 from tasks.session import Execution, execution
 
@@ -42,6 +42,16 @@ def choose_device() -> torch.device:
     if wanted == "cuda" and local_rank() is not None:
         wanted = f"cuda:{local_rank()}"
     return torch.device(wanted)
+
+
+def num_host_threads() -> int:
+    """Return the number of threads for work on the host whose result does not depend on it.
+
+    This is `execution.threads`, or more where GPUs compute: each GPU's process then has its share of the cores.
+    """
+    wanted = execution()
+    gpus = 0 if wanted.device == "cpu" else num_gpus()
+    return max(wanted.threads, num_cores() // gpus) if gpus else wanted.threads
 
 
 def num_model_processes(wanted: Execution) -> int:

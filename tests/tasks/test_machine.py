@@ -9,6 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from storage.store.store import Store
 from tasks import session
 from tasks.machine import free_memory, num_cores, num_gpus
 from tasks.runtime import device, environment
@@ -134,6 +135,26 @@ def test_shards_of_a_model_use_all_gpus_or_else_all_cores(
     monkeypatch.setattr(device, "num_gpus", lambda: gpus)
 
     assert num_model_processes(wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "expected"),
+    [
+        (Execution(threads=3), 0, 3),
+        (Execution(threads=2), 1, 16),
+        (Execution(threads=2), 4, 4),
+        (Execution(threads=6), 4, 6),
+        (Execution(threads=2, device="cpu"), 4, 2),
+    ],
+)
+def test_the_process_of_a_gpu_scores_on_its_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wanted: Execution, gpus: int, expected: int
+) -> None:
+    monkeypatch.setattr(device, "num_gpus", lambda: gpus)
+    monkeypatch.setattr(device, "num_cores", lambda: 16)
+
+    with session.session(session.Session(Store(tmp_path), wanted)):
+        assert device.num_host_threads() == expected
 
 
 @pytest.mark.parametrize("wanted", ["gpu", "cuda:", "cuda:x", "CPU", "mps", ""])

@@ -27,6 +27,7 @@ from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import describe
 from tasks.retrieval.ranking import Indices, Searcher, in_order
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
+from tasks.runtime.device import num_host_threads
 
 VIEWS = ("late",)
 
@@ -75,7 +76,7 @@ def open_index(
     """Return a searcher of the index, which scores candidates by the vectors it was built from."""
     if vectors is None or encode is None or view not in VIEWS:
         raise TypeError("an index of tokens is searched by the late view, with its vectors and an encoder of queries")
-    stored = StoredVectors(vectors.path, view)
+    stored = StoredVectors(vectors.path, view, num_host_threads())
     offsets, described = token_offsets(stored), describe(path)
     opened, nearest_tokens = Opened(path, int(offsets[-1])), int(str(described["tokens_per_query_token"]))
     candidates = int(str(described["candidates"]))

@@ -37,7 +37,7 @@ from tasks.retrieval.exact_search.top_k import NO_KEY, RANK_MASK, SortKeys, scor
 from tasks.retrieval.exact_search.upper_bounds import free_bytes, is_accelerator, upper_bounds, weights_bytes
 from tasks.retrieval.index import EngineSettings
 from tasks.retrieval.ranking import Hits, Indices, Lookup, Searcher
-from tasks.runtime.device import choose_device
+from tasks.runtime.device import choose_device, num_host_threads
 from tasks.runtime.progress import report_share
 
 Report = Callable[[float], None]  # is called with the share of a pass that is done, from 0 to 1
@@ -77,7 +77,7 @@ def open_index(
     """Return a searcher of one view of the vectors, or of the `sum` of all."""
     if vectors is None or encode is None:
         raise TypeError("exact search needs vectors and an encoder of queries")
-    search = ExactSearch(StoredVectors(vectors.path, view), ids)
+    search = ExactSearch(StoredVectors(vectors.path, view, num_host_threads()), ids)
 
     def searcher(texts: Sequence[str]) -> Lookup:
         encoded = encode(texts)

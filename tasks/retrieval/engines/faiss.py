@@ -26,6 +26,7 @@ from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import Indices, Searcher
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
+from tasks.runtime.device import num_host_threads
 from tasks.runtime.leftovers import record, unfinished
 from tasks.runtime.progress import bar
 from tasks.session import execution
@@ -162,7 +163,7 @@ def open_index(
         _, rows_QK = opened.nearest(queries.dense, count)
         return [rows[rows >= 0] for rows in rows_QK]  # FAISS pads with -1
 
-    stored = StoredVectors(vectors.path, view)
+    stored = StoredVectors(vectors.path, view, num_host_threads())
     return two_stage_searcher(encode, propose, stored, ids, int(str(describe(path)["refine"])))
 
 

@@ -31,6 +31,7 @@ from tasks.retrieval.exact_search.double_scores import StoredVectors
 from tasks.retrieval.index import EngineSettings, describe
 from tasks.retrieval.ranking import Indices, Searcher, ranges
 from tasks.retrieval.two_stage import two_stage_searcher, vectors_folder
+from tasks.runtime.device import num_host_threads
 from tasks.runtime.leftovers import record, unfinished
 from tasks.session import execution
 
@@ -146,7 +147,7 @@ def open_index(
     """Return a searcher of the index, which scores candidates by the vectors it was built from."""
     if vectors is None or encode is None or view not in VIEWS:
         raise TypeError("a Seismic index is searched by the lexical view, with its vectors and an encoder of queries")
-    stored, described = StoredVectors(vectors.path, view), describe(path)
+    stored, described = StoredVectors(vectors.path, view, num_host_threads()), describe(path)
     filled = non_empty_rows(stored)
     with _without_stdout():
         index = _seismic().load(str(path / INDEX))

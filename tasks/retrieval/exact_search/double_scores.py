@@ -11,6 +11,7 @@ Shape suffixes: Q queries, P passages, N pairs, D dimension, I tokens of queries
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,6 +36,7 @@ from tasks.retrieval.ranking import Indices
 
 MEMORY_BYTES = 2**26  # of bounds or vectors that are in memory at a time, approximately
 PRODUCTS_PER_BLOCK = 2**18  # token products in float32 that fit into a core's cache
+PAIRS_PER_THREAD = 2**12  # that take longer than starting a thread
 QUERIES_PER_BLOCK = 64  # whose tokens are multiplied in one matrix product
 CPU = torch.device("cpu")
 
@@ -61,8 +63,9 @@ def read_similarity(folder: Path, view: str) -> Similarity:
 class StoredVectors:
     """The vectors of all passages on disk, by row of the Passages table, compared by one view or by the sum of all."""
 
-    def __init__(self, folder: Path, view: str) -> None:
-        self.folder, self.similarity = folder, read_similarity(folder, view)
+    def __init__(self, folder: Path, view: str, threads: int = 1) -> None:
+        """`threads` share the pairs that are scored."""
+        self.folder, self.similarity, self.threads = folder, read_similarity(folder, view), threads
         first_view = next(iter(self.similarity.weights))
         lengths = [len(read_shard(folder, shard, first_view)) for shard in range(num_shards(folder))]
         self.starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
@@ -87,8 +90,15 @@ class StoredVectors:
     def scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> NDArray[np.float32]:
         """Return the scores [N] of N pairs of a row of `queries` and a row of the passages.
 
-        It is fastest where the pairs of a query are adjacent.
+        It is fastest where the pairs of a query are adjacent. The compiled loops do not hold Python's lock.
         """
+        parts = parts_of(query_rows, self.threads)
+        with ThreadPoolExecutor(len(parts), thread_name_prefix="scores") as threads:
+            scores = threads.map(lambda part: self._scores(queries, query_rows[part], passage_rows[part]), parts)
+            return np.concatenate([np.empty(0, np.float32), *scores])
+
+    def _scores(self, queries: Encoded, query_rows: Indices, passage_rows: Indices) -> NDArray[np.float32]:
+        """Return the scores of pairs in this thread."""
         shards = np.searchsorted(self.starts, passage_rows, side="right") - 1
         totals, order = np.zeros(len(passage_rows)), np.argsort(shards, kind="stable")
         pair_scores = {view: _pair_scores(queries, view, self.similarity) for view in self.similarity.weights}
@@ -100,6 +110,16 @@ class StoredVectors:
                 totals[pairs] += weight * pair_scores[view](passages, query_rows[pairs], passage_rows[pairs] - start)
         rounded: NDArray[np.float32] = (totals + 0.0).astype(np.float32)  # + 0.0: no score is -0.0
         return rounded
+
+
+def parts_of(query_rows: Indices, number: int) -> list[slice]:
+    """Return at most `number` parts of the pairs, about equal; adjacent pairs of a query are in one part."""
+    number = max(1, min(number, len(query_rows) // PAIRS_PER_THREAD))
+    starts = np.flatnonzero(np.diff(query_rows, prepend=-1))  # of each query's pairs
+    nearest = np.searchsorted(starts, np.arange(1, number) * (len(query_rows) / number))
+    inner = starts[nearest[nearest < len(starts)]].tolist()
+    edges = list(dict.fromkeys([0, *inner, len(query_rows)]))
+    return [slice(*edge) for edge in pairwise(edges)] or [slice(0, 0)]
 
 
 def row_bytes(encoded: Encoded) -> int:

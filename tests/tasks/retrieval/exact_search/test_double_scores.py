@@ -1,6 +1,8 @@
 """Scores of pairs against the formula, and that coarse products never hide what is best."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from storage.vectors import Encoded, TokenRows
 from tasks.retrieval.exact_search import double_scores, matmul
-from tasks.retrieval.exact_search.double_scores import StoredVectors, blocks_of_pairs
+from tasks.retrieval.exact_search.double_scores import StoredVectors, blocks_of_pairs, parts_of
 from tasks.retrieval.exact_search.matmul import factors_with_errors
 from tasks.retrieval.exact_search.numba_kernels import all_lexical_scores
 from tests.tasks.stored import multiply, offsets, pair_score, store, texts
@@ -31,6 +33,48 @@ def test_pair_scores_equal_the_formula_in_any_order(
     ]
     assert stored.scores(queries, query_rows, passage_rows).tolist() == wanted
     assert stored.scores(queries, query_rows[:0], passage_rows[:0]).tolist() == []
+
+
+@pytest.mark.parametrize("view", ["dense", "late", "sum"])
+def test_threads_share_the_pairs_and_change_no_score(
+    view: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(15)
+    queries, passages = texts(draw, 6, signed=True), texts(draw, 30, signed=True)
+    folder, threads = store(tmp_path, passages, rows=11), set[int]()
+    query_rows, passage_rows = np.repeat(np.arange(6), 15), draw.integers(0, 30, 90)
+    alone = StoredVectors(folder, view).scores(queries, query_rows, passage_rows)
+    stored = StoredVectors(folder, view, threads=4)
+    monkeypatch.setattr(double_scores, "PAIRS_PER_THREAD", 1)
+    inner, barrier = double_scores.read_shard, threading.Barrier(4, timeout=60.0)
+
+    def read(*given: Any) -> Any:
+        if threading.get_ident() not in threads:
+            threads.add(threading.get_ident())
+            barrier.wait()
+        return inner(*given)
+
+    monkeypatch.setattr(double_scores, "read_shard", read)
+    together = stored.scores(queries, query_rows, passage_rows)
+
+    assert len(threads) == 4
+    assert together.tolist() == alone.tolist()
+
+
+def test_parts_have_complete_queries_and_about_equal_numbers_of_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(double_scores, "PAIRS_PER_THREAD", 10)
+    draw = np.random.default_rng(16)
+    for _ in range(200):
+        counts = draw.integers(0, 30, int(draw.integers(1, 40)))
+        rows, number = np.repeat(np.arange(len(counts)), counts), int(draw.integers(1, 9))
+        parts = parts_of(rows, number)
+        queries = [set(rows[part].tolist()) for part in parts]
+
+        assert np.concatenate([rows[part] for part in parts]).tolist() == rows.tolist()
+        assert sum(map(len, queries)) == len(set(rows.tolist()))
+        assert len(parts) <= max(1, min(number, len(rows) // 10))
+        assert all(part.stop - part.start <= len(rows) / len(parts) + 60 for part in parts)
+    assert parts_of(np.empty(0, np.int64), 8) == [slice(0, 0)]
 
 
 def test_max_sim_is_exact_where_coarse_products_have_another_order(tmp_path: Path) -> None:
