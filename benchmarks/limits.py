@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from benchmarks import slopes, split_at_size
+from benchmarks import slopes, t5_base
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.page import STYLE
 from benchmarks.panels import LINES
@@ -66,7 +66,7 @@ class Rates:
 def needs(growth: Mapping[str, Any], passage_flops: float, rates: Rates, size: int) -> list[Need]:
     """Return each stage's need at a size, from the FLOPs of encoding a passage."""
     ids = slopes.bytes_each(growth, "search: exact, dense", "peak_mib") * size
-    writing = split_at_size.flops(MAX_TOKENS, QUERIES_EACH)
+    writing = t5_base.flops(MAX_TOKENS, QUERIES_EACH)
     vectors, searching = size * WIDTH * FLOAT, 2.0 * size * (size / QUERY_EVERY) * WIDTH
     stages = [_on_cpus(growth, name, size) for name in CPU_STAGES]
     disk = slopes.bytes_each(growth, "generate queries", "bytes") * QUERIES_EACH * size

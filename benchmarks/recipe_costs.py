@@ -1,7 +1,7 @@
 """Count FLOPs by kind of stage of each recipe that reproduces a row of a paper: `python -m benchmarks.recipe_costs`.
 
 The counts are those of `pretrieve plan` (`tasks/estimates`): every text fills its `max_tokens`. Two counts are added: a
-T5-base that generates queries for the spans of pre-training, by the formula of `split_at_size.py`, and the exact search
+T5-base that generates queries for the spans of pre-training, by the formula of `t5_base.py`, and the exact search
 of every retriever's train queries among all passages. The command takes some minutes and writes
 `benchmarks/results/recipe_costs.json`.
 """
@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results, split_at_size
+from benchmarks import results, t5_base
 from flows.documentation.paper_coverage import reproducing_recipes
 from flows.plan.costs import CostEstimate, passes_texts
 from flows.plan.plan import planned
@@ -72,7 +72,7 @@ def counted(name: str) -> dict[str, Any]:
         for step in filter(passes_texts, steps):
             flops[KINDS[step.stage]] += cost.flops if (cost := estimate.of(step)) else scored(recipe, step, estimate)
     if recipe.queries and recipe.queries.queries_per_passage:
-        flops["generate queries"] = split_at_size.PASSAGES * split_at_size.flops(
+        flops["generate queries"] = t5_base.PASSAGES * t5_base.flops(
             float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
         )
     rounds = sum(step.stage == "encode" for step in steps)

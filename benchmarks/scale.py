@@ -1,7 +1,8 @@
 """Write `docs/scale.md`, its pictures and `results/recipe_hours.json`: `python -m benchmarks.scale`.
 
-Made of `results/growth.json`, `results/recipe_costs.json`, the steps measured on a GPU (`results/gpu_steps.cuda.json`)
-and what the papers say that they used (`reported_costs.csv`). Nothing is measured here.
+Made of `results/growth.json`, `results/recipe_costs.json`, what was measured on a GPU (`results/gpu_steps.cuda.json`
+and `results/gpu_rates.cuda.json`) and what the papers say that they used (`reported_costs.csv`). Nothing is measured
+here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from benchmarks import gpu_page, limits, mining_costs, panels, rehearsals, results, slopes, split_at_size
+from benchmarks import gpu_page, gpu_rates_page, limits, mining_costs, panels, rehearsals, results, slopes
 from benchmarks.contest import OURS
 from benchmarks.invented import QUERY_EVERY
 from benchmarks.limits import in_bytes, short
@@ -28,10 +30,8 @@ PEAKS = {"V100": 125e12, "A100": 312e12, "H200": 989.4e12}
 """FLOPs a second in half precision, dense, as NVIDIA's data sheets have them (V100: tensor cores, float16)."""
 CHIP, TARGET, NUMBERS = "H200", 0.45, (1, 8, 64)
 """The GPU for which hours are given, the share of its peak that is the target, and how many GPUs."""
-WRITING = split_at_size.ASSUMED
-"""At which part a model writes, a token at a time: lower, and assumed here as in docs/queries.md."""
 KINDS = ("generate queries", "pre-train", "teacher", "train", "encode", "search")
-MEASURED = {"pre-train": "pretrain", "train": "train", "encode": "encode"}
+STEPS = {"pre-train": "pretrain", "train": "train", "encode": "encode"}
 """The kinds with a step measured on a GPU, and its stage."""
 ENCODED = "cot_mae_query_as_context"  # the recipe whose dense vectors are those of large collections
 CORES_PER_GPU = 4
@@ -44,35 +44,50 @@ def documents() -> dict[Path, str]:
     growth, costs, steps = (results.read(results.path_of(*name)) for name in (
         ("growth", "cpu"), ("recipe_costs", "cpu"), ("gpu_steps", "cuda")
     ))  # fmt: skip
-    rates = limits.Rates(*(share * PEAKS[CHIP] for share in (encoding_share(steps), TARGET, WRITING)))
+    reached = Reached(steps, gpu_rates_page.read())
+    rates = limits.Rates(
+        *(reached.of(kind, ENCODED) * PEAKS[CHIP] for kind in ("encode", "search", "generate queries"))
+    )
     flops = limits.encoding_flops(costs, ENCODED, 2)
     needs = {size: limits.needs(growth, flops, rates, size) for size in limits.SIZES}
     return {
-        PAGE: page(growth, costs, steps, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
-        HOURS: json.dumps(all_hours(costs, steps), indent=1) + "\n",
+        PAGE: page(growth, costs, reached, needs), GROWTH: panels.picture(growth), LIMITS: limits.picture(needs),
+        HOURS: json.dumps(all_hours(costs, reached), indent=1) + "\n",
     }  # fmt: skip
 
 
-def page(growth: Result, costs: Result, steps: Result, needs: Mapping[int, list[limits.Need]]) -> str:
+@dataclass(frozen=True)
+class Reached:
+    """The shares of the peak that were reached on a GPU."""
+
+    steps: Result
+    rates: Result
+
+    def of(self, kind: str, recipe: str) -> float:
+        """Return the share of a kind of stage."""
+        if stage := STEPS.get(kind):
+            return gpu_page.share_of_peak(self.steps, recipe, stage)
+        shares = gpu_rates_page.shares(self.rates)
+        return {"generate queries": shares.generating(), "teacher": shares.scoring, "search": shares.searching}[kind]
+
+
+def page(growth: Result, costs: Result, reached: Reached, needs: Mapping[int, list[limits.Need]]) -> str:
     """Return the page."""
     return "\n".join([
         "# Scale", "",
         "Written by `make growth` from `benchmarks/results/` and `benchmarks/reported_costs.csv`; no number is typed.",
         "The text above each table states what is measured, counted and assumed.", "",
         "## How each stage grows", "", *growing(growth),
-        "## Steps on a GPU", "", *gpu_page.section(steps),
-        "## What a reproduction of each paper costs", "", *reproductions(costs, steps),
+        "## Steps on a GPU", "", *gpu_page.section(reached.steps),
+        "## Generation and a teacher on a GPU", "", *gpu_rates_page.section(reached.rates),
+        "## What a reproduction of each paper costs", "", *reproductions(costs, reached),
         "## What mining costs by representation", "", *mining_costs.section(TARGET, CHIP, PEAKS[CHIP]),
+        *gpu_rates_page.searches(reached.rates),
         "## How many cores feed the GPUs", "",
-        *feeding(costs, results.read(results.path_of("batches", "cpu")), steps),
-        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, encoding_share(steps)),
+        *feeding(costs, results.read(results.path_of("batches", "cpu")), reached),
+        "## What limits at 100 million and at 10 billion passages", "", *limiting(needs, reached),
         "## Rehearsals", "", *rehearsals.section(),
     ])  # fmt: skip
-
-
-def encoding_share(steps: Result) -> float:
-    """Return the measured share of the peak in encoding dense vectors."""
-    return gpu_page.share_of_peak(steps, ENCODED, "encode")
 
 
 def growing(growth: Result) -> Iterator[str]:
@@ -122,16 +137,19 @@ def growing(growth: Result) -> Iterator[str]:
     yield ""
 
 
-def reproductions(costs: Result, steps: Result) -> Iterator[str]:
+def reproductions(costs: Result, reached: Reached) -> Iterator[str]:
     """Yield GPU hours by paper and stage, hours on several GPUs, and the hardware that the papers used."""
     yield (
         "Hours are counted FLOPs over a share of the GPU's peak. In pre-training, training and encoding the share is "
         "what [the recipe's own step](#steps-on-a-gpu) reached; a recipe without a measured step gets that of the "
         "first step of this kind in the table there. It was measured on an "
-        f"{steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. Teacher and "
-        f"search are assumed to reach {TARGET:.0%}, and queries, which are generated a token at a time, "
-        f"{WRITING:.0%}. `pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder "
-        "only, each operation at the rate that fits all measured steps."
+        f"{reached.steps['gpu'].partition('-')[0].upper()}; the {CHIP} has the same peak and a faster memory. A "
+        f"teacher's training and scores are taken to reach what [scores reached](#generation-and-a-teacher-on-a-gpu), "
+        f"{reached.of('teacher', ''):.0%}, search {reached.of('search', ''):.1%} "
+        "([measured](#what-mining-costs-by-representation)), and generation "
+        f"{reached.of('generate queries', ''):.1%}, from the measured rates of reading and writing. "
+        "`pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder only, each "
+        "operation at the rate that fits all measured steps."
     )
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "
@@ -143,7 +161,7 @@ def reproductions(costs: Result, steps: Result) -> Iterator[str]:
                 + " | ".join(f"hours on {number}" for number in NUMBERS) + " |",
                 f"|---|{'---|' * (len(KINDS) + 1 + len(NUMBERS))}"]  # fmt: skip
     for recipe in SYSTEMS:
-        hours = [hours_of(kind, recipe, costs, steps) for kind in KINDS]
+        hours = [hours_of(kind, recipe, costs, reached) for kind in KINDS]
         cells = [short(hour) if hour else "–" for hour in hours] + [short(sum(hours))]
         cells += [short(sum(hours) / number) for number in NUMBERS]
         yield f"| `{recipe}` | {' | '.join(cells)} |"
@@ -154,36 +172,32 @@ def reproductions(costs: Result, steps: Result) -> Iterator[str]:
                 f"at {TARGET:.0%} | hours on 8 {CHIP}, estimated | source |",
                 "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in reported():
-        yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, steps))} | {row['source']} |"
+        yield f"| `{row['recipe']}` | {row['what']} | {' | '.join(_used(row, costs, reached))} | {row['source']} |"
     yield ""
 
 
-def hours_of(kind: str, recipe: str, costs: Result, steps: Result) -> float:
+def hours_of(kind: str, recipe: str, costs: Result, reached: Reached) -> float:
     """Return the hours of a kind of stage of a recipe on one GPU; 0 where it has none."""
-    if kind in MEASURED:
-        share = gpu_page.share_of_peak(steps, recipe, MEASURED[kind])
-    else:
-        share = WRITING if kind == "generate queries" else TARGET
-    return float(costs[recipe]["flops"].get(kind, 0.0) / (share * PEAKS[CHIP] * 3600))
+    return float(costs[recipe]["flops"].get(kind, 0.0) / (reached.of(kind, recipe) * PEAKS[CHIP] * 3600))
 
 
-def all_hours(costs: Result, steps: Result) -> dict[str, Any]:
+def all_hours(costs: Result, reached: Reached) -> dict[str, Any]:
     """Return the GPU, and the hours on one by recipe and kind of stage, to four digits."""
     hours = {
-        recipe: {kind: float(f"{hours_of(kind, recipe, costs, steps):.4g}") for kind in cost["flops"]}
+        recipe: {kind: float(f"{hours_of(kind, recipe, costs, reached):.4g}") for kind in cost["flops"]}
         for recipe, cost in costs.items()
     }
     return {"gpu": CHIP, "hours": hours}
 
 
-def _used(row: Mapping[str, str], costs: Result, steps: Result) -> list[str]:
+def _used(row: Mapping[str, str], costs: Result, reached: Reached) -> list[str]:
     """Return chips and hours, chip hours, utilisation, hours at the target, and our hours."""
     chips = f"{row['chips']} {row['chip']}".strip()
     if not row["hours"]:
         return [f"{chips}, hours not stated", "–", "–", "–", "–"]
     part = Fraction(row["share"])
     flops = costs[row["recipe"]]["flops"]["pre-train"] * part
-    ours = hours_of("pre-train", row["recipe"], costs, steps)
+    ours = hours_of("pre-train", row["recipe"], costs, reached)
     chip_hours = int(row["chips"]) * float(row["hours"])
     peak = PEAKS[row["chip"]] * 3600
     return [
@@ -198,7 +212,7 @@ def reported() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def feeding(costs: Result, batches: Result, steps: Result) -> Iterator[str]:
+def feeding(costs: Result, batches: Result, reached: Reached) -> Iterator[str]:
     """Yield the cores that build the batches of a pre-training as fast as GPUs compute them."""
     yield (
         f"Measured on one core: texts a second, from token ids on disk to masked and padded tensors "
@@ -215,15 +229,15 @@ def feeding(costs: Result, batches: Result, steps: Result) -> Iterator[str]:
         built = case["rates"]["texts"][OURS]
         per_text = costs[recipe]["flops"]["pre-train"] / case["found"]["texts in the pre-training"]
         read = TARGET * PEAKS[CHIP] / per_text
-        reached = gpu_page.share_of_peak(steps, recipe, "pretrain") * PEAKS[CHIP] / per_text
+        measured = reached.of("pre-train", recipe) * PEAKS[CHIP] / per_text
         cores = read / built
         met = "met" if cores <= CORES_PER_GPU else "missed"
-        texts = f"{built:,.0f} | {read:,.0f} | {reached:,.0f}"
+        texts = f"{built:,.0f} | {read:,.0f} | {measured:,.0f}"
         yield f"| `{recipe}` | {texts} | {short(cores)} | {short(8 * cores)} | {met} |"
     yield ""
 
 
-def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[str]:
+def limiting(needs: Mapping[int, list[limits.Need]], reached: Reached) -> Iterator[str]:
     """Yield a table for each size, and the exceeded limits."""
     yield (
         "Extrapolated, far beyond the measured sizes. CPU stages are extrapolated from their largest measured size by "
@@ -232,8 +246,11 @@ def limiting(needs: Mapping[int, list[limits.Need]], share: float) -> Iterator[s
         "FAISS's graph is scaled by the number of dimensions; that of BM25's search is a lower bound, since a query "
         "costs more if more passages contain its words. GPU stages are FLOPs of a "
         f"BERT-base ({limits.MAX_TOKENS} tokens) or a T5-base ({limits.QUERIES_EACH} queries) on {limits.GPUS} {CHIP} "
-        f"at {share:.0%} of their peak in encoding ([measured](#steps-on-a-gpu)), {TARGET:.0%} in search and "
-        f"{WRITING:.0%} in generation (both assumed); exact search has one query for {QUERY_EVERY} passages. "
+        f"at {reached.of('encode', ENCODED):.0%} of their peak in encoding ([measured](#steps-on-a-gpu)), "
+        f"{reached.of('search', ENCODED):.1%} in search ([measured](#what-mining-costs-by-representation)) and "
+        f"{reached.of('generate queries', ENCODED):.1%} in generation "
+        "([measured](#generation-and-a-teacher-on-a-gpu)); "
+        f"exact search has one query for {QUERY_EVERY} passages. "
         f"Vectors have {WIDTH} dimensions of {limits.FLOAT} bytes. Memory and disk are those per additional document, "
         f"above; memory is an upper bound. Limits are a week, {in_bytes(limits.MEMORY)} of memory, "
         f"{in_bytes(limits.DISK)} of disk, and limits of the software. Pre-training takes the recipe's steps, whatever "

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks import growing, growth, invented, limits, panels, recipe_costs, results, scale, slopes, split_at_size
+from benchmarks import (
+    gpu_rates_page,
+    growing,
+    growth,
+    invented,
+    limits,
+    panels,
+    recipe_costs,
+    results,
+    scale,
+    slopes,
+    t5_base,
+)
 from flows.documentation.paper_coverage import reproducing_recipes
 from storage.datasets import beir
 from storage.store.store import Store
@@ -158,13 +170,45 @@ def steps_at(**shares: float) -> dict[str, Any]:
     }
 
 
+def rates_at(writing: float, scoring: float, searching: float) -> dict[str, Any]:
+    """What was measured on an H200 that reached these shares of its peak."""
+    peak, seconds = 989e12, 7.0
+    reading = 1000 * t5_base.reading_flops(144) / (scoring * peak)
+    written = 20_000 * t5_base.writing_flops(144) / (writing * peak)
+    selecting = 2 * 768 * 4096 * 100_000 / (searching * peak)
+    return {
+        "machine": {"gpu": "NVIDIA H200"},
+        "cases": {
+            "generate": {
+                "seconds": reading + written, "passages": 1000, "passage_tokens": 144, "query_tokens": 20_000,
+            },
+            "score": {"seconds": seconds, "flops": seconds * scoring * peak},
+            "search dense": {
+                "queries": 4096, "passages": 100_000, "next": {"seconds": selecting + 3.0, "scoring": 3.0},
+            },
+        },
+    }  # fmt: skip
+
+
+RATES = rates_at(writing=0.1, scoring=0.1, searching=0.45)
+
+
+def test_shares_of_the_peak_are_those_of_the_measured_seconds() -> None:
+    shares = gpu_rates_page.shares(rates_at(writing=0.04, scoring=0.3, searching=0.02))
+
+    assert (shares.writing, shares.scoring, shares.searching) == pytest.approx((0.04, 0.3, 0.02))
+    seconds = t5_base.reading_flops(144) / 0.3 + 5 * 10 * t5_base.writing_flops(144) / 0.04
+    assert shares.generating() == pytest.approx(t5_base.flops(144, 5) / seconds)
+
+
 def test_flops_and_hours_are_those_by_hand() -> None:
     flops = {
         "pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600,
         "search": PEAK * 3600 * 0.9,
     }  # fmt: skip
     costs = {name: {"flops": flops} for name in recipe_costs.SYSTEMS}
-    lines = list(scale.reproductions(costs, steps_at(pretrain=0.225, train=0.1, encode=0.3)))
+    reached = scale.Reached(steps_at(pretrain=0.225, train=0.1, encode=0.3), RATES)
+    lines = list(scale.reproductions(costs, reached))
     assert "| `cot_mote` | 10 | 200 | – | – | 15 | 2 | 227 | 227 | 28 | 3.5 |" in lines
 
 
@@ -172,7 +216,7 @@ def test_what_a_paper_used_is_given_as_a_share_of_its_chips_peak() -> None:
     row = {"recipe": "cot_mae", "share": "1/2", "chip": "A100", "chips": "8", "hours": "10"}
     flops = 2 * 0.25 * 8 * 10 * 3600 * scale.PEAKS["A100"]  # twice a quarter of what ten hours on eight can do
 
-    used = scale._used(row, {"cot_mae": {"flops": {"pre-train": flops}}}, steps_at(pretrain=0.5))
+    used = scale._used(row, {"cot_mae": {"flops": {"pre-train": flops}}}, scale.Reached(steps_at(pretrain=0.5), RATES))
 
     assert used == ["8 A100, 10 h", "80", "25%", "5.6 h", f"{10 * 0.25 * 312 / (0.5 * 989.4):.2g} h"]
 
@@ -186,7 +230,7 @@ def test_what_is_beyond_a_limit_is_named() -> None:
     encoded = {need.stage: need for need in large}["encode"]
     assert encoded.hours == pytest.approx(1e10 * 1e9 / (64 * PEAK * 3600))
     written = {need.stage: need for need in large}["generate queries"]
-    assert written.hours == pytest.approx(1e10 * split_at_size.flops(144, 5) / (64 * PEAK / 10 * 3600))
+    assert written.hours == pytest.approx(1e10 * t5_base.flops(144, 5) / (64 * PEAK / 10 * 3600))
     assert encoded.disk == 1e10 * 768 * 4
     assert all(b.hours >= 100 * a.hours * 0.99 for a, b in zip(small, large, strict=True))  # none below n
     assert (

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from benchmarks import split_at_size
+from benchmarks import split_at_size, t5_base
 from storage.tables import PseudoQueries
 
 PAGE = split_at_size.PAGE.read_text()
@@ -27,7 +27,7 @@ def test_the_tables_are_made_of_what_was_measured() -> None:
 
 def test_flops_are_those_of_the_formula_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WIDTH": 1, "INNER": 0, "VOCABULARY": 0}.items():
-        monkeypatch.setattr(split_at_size, name, value)
+        monkeypatch.setattr(t5_base, name, value)
 
     # 2 x 12 x (4 + 2) for a token and 4 x 12 x 3 for looking at three, whether it is read or written.
-    assert split_at_size.flops(3, 5) == (3 + 5 * split_at_size.QUERY_TOKENS) * (144 + 144)
+    assert t5_base.flops(3, 5) == (3 + 5 * t5_base.QUERY_TOKENS) * (144 + 144)
