@@ -89,7 +89,7 @@ def summary(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def title(result: Mapping[str, Any]) -> str:
     """Return the title of a benchmark's section."""
     words = str(result["benchmark"]).replace("_", " ").capitalize()
-    return TITLES.get(words, words)
+    return TITLES.get(words, words) + " on a GPU" * (result["device"] == "cuda")
 
 
 def section(result: Mapping[str, Any]) -> Iterator[str]:
@@ -147,8 +147,7 @@ def picture(benchmarks: Sequence[Mapping[str, Any]]) -> str:
     height = TOP
     for result in benchmarks:
         height += HEADING
-        heading = f"{title(result)}{', on a GPU' if result['device'] == 'cuda' else ''}"
-        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(heading)}</text>')
+        lines.append(f'<text class="ink head" x="{EDGE}" y="{height - 8}">{escape(title(result))}</text>')
         for name, case in result["cases"].items():
             lines.append(f'<text class="soft small" x="{EDGE}" y="{height + 8}">{escape(_cut(name, 76))}</text>')
             height += CASE

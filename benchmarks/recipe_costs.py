@@ -1,8 +1,8 @@
 """Count FLOPs by kind of stage of each recipe that reproduces a row of a paper: `python -m benchmarks.recipe_costs`.
 
 The counts are those of `pretrieve plan` (`tasks/estimates`): every text fills its `max_tokens`. Two counts are added: a
-T5-base that generates queries for the spans of pre-training, by the formula of `t5_base.py`, and the exact search
-of every retriever's train queries among all passages. The command takes some minutes and writes
+T5-base that generates queries for the spans of pre-training, by the formula of `t5_base.py`, and the pairs of a query
+and a passage that exact search compares, by representation. The command takes some minutes and writes
 `benchmarks/results/recipe_costs.json`.
 """
 
@@ -11,20 +11,26 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results, t5_base
 from flows.documentation.paper_coverage import reproducing_recipes
 from flows.plan.costs import CostEstimate, passes_texts
+from flows.plan.labels import detail
 from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
+from flows.recipe.round_schema import expanded
 from flows.recipe.schema import Recipe
+from models.retrievers.retriever import SUM
 from storage.datasets import msmarco, num_rows
 from storage.files import write_atomically
 from storage.store import sources
 from storage.store.store import Store
+from tasks.job import Job
+from tasks.retrieval.search import search
 from tasks.session import Done
 
 SYSTEMS = (
@@ -47,6 +53,7 @@ KINDS = {
     "rerank": "teacher",
 }  # fmt: skip
 WIDTH = 768  # of the vectors that are searched
+VIEWS = ("dense", "lexical", "late")
 
 
 def main() -> None:
@@ -66,7 +73,8 @@ def counted(name: str) -> dict[str, Any]:
         recipe = in_steps(recipe)
     with tempfile.TemporaryDirectory() as folder, sources.assuming_present():
         store = Store(Path(folder))
-        steps = list(planned(recipe, path.stem, store).done.values())
+        plan = planned(recipe, path.stem, store)
+        steps = list(plan.done.values())
         estimate = CostEstimate(recipe, steps)
         flops: defaultdict[str, float] = defaultdict(float)
         for step in filter(passes_texts, steps):
@@ -75,13 +83,30 @@ def counted(name: str) -> dict[str, Any]:
         flops["generate queries"] = t5_base.PASSAGES * t5_base.flops(
             float(recipe.split.max_tokens or 0), recipe.queries.queries_per_passage
         )
-    rounds = sum(step.stage == "encode" for step in steps)
-    reader, split = recipe.dataset.reader, recipe.dataset.train_split
-    passages, queries = num_rows(reader, recipe.corpora.retrieve), num_rows(reader, "queries", split)
+    return {
+        "title": recipe.title, "flops": {kind: float(f"{number:.4g}") for kind, number in flops.items()},
+        "pairs": searched_pairs(recipe, plan.jobs),
+    }  # fmt: skip
+
+
+def searched_pairs(recipe: Recipe[Any], jobs: Mapping[str, Job]) -> dict[str, int]:
+    """Return how many pairs of a query and a passage exact search compares, by representation.
+
+    A search by the sum of all compares each. Other collections are left out, and splits whose number of queries is not
+    known.
+    """
+    views = {round_.name: round_.train.retriever.views for round_ in expanded(recipe.rounds) if round_.train}
+    reader, pairs = recipe.dataset.reader, Counter[str]()
+    passages = num_rows(reader, recipe.corpora.retrieve)
     assert passages
-    assert queries
-    flops["search"] = rounds * 2 * queries * passages * WIDTH
-    return {"title": recipe.title, "flops": {kind: float(f"{number:.4g}") for kind, number in flops.items()}}
+    for job in jobs.values():
+        if job.stage.name != search.name or job.round not in views or job.values["view"] not in (*VIEWS, SUM):
+            continue
+        queries = num_rows(reader, "queries", detail(job, jobs).split()[0])
+        view = str(job.values["view"])
+        for one in views[job.round] if view == SUM else (view,):
+            pairs[one] += passages * (queries or 0)
+    return dict(pairs)
 
 
 def in_steps(recipe: Recipe[Any]) -> Recipe[Any]:

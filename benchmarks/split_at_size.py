@@ -198,8 +198,8 @@ def extrapolated_table(result: dict[str, Any]) -> str:
         f"- passages {stored / 1e9:.0f} GB, generation cache and table about {queries * QUERY_BYTES / 1e9:.0f} GB of "
         f"text each, not compressed ({queries / 1e6:.0f} M queries x {QUERY_BYTES} bytes)",
         "",
-        f"| | {published:.1%} of the peak, as published | {reached:.1%}, as on one {gpu['machine']['gpu']} "
-        "| 100%, a bound |",
+        f"| hours of an A100 at | {published:.1%} of its peak, as published "
+        f"| {reached:.1%}, as an {gpu['machine']['gpu'].removeprefix('NVIDIA ')} reached | 100%, a bound |",
         "|---|---|---|---|", *rows,
     ])  # fmt: skip
 

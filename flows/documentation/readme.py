@@ -26,7 +26,7 @@ README = PROJECT / "README.md"
 REPORT_PAGE, GLOSSARY = (PROJECT / "docs" / "start" / f"{page}.md" for page in ("report", "glossary"))
 LAST = "<!-- end of what make docs writes -->\n"
 MEASUREMENTS = PROJECT / "benchmarks" / "results"
-STORM = "storm-18.json"
+STORM = "storm-20.json"
 PLAIN_STEP = "plain Hugging Face step"
 GIGA = 1e9
 SEEDS = PROJECT / "results" / "seeds" / "quickstart.json"
@@ -89,12 +89,14 @@ def papers() -> str:
     """Return a table of the papers: page, recipe, and estimated hours at the paper's size."""
     estimated = _measured("recipe_hours.json")
     rows = [
-        (f"[{title}](docs/reproduce/{page}.md)", f"`{recipe}`", f"{sum(estimated['hours'][recipe].values()):.0f}")
+        (
+            f"[{title}](docs/reproduce/{page}.md)",
+            f"`pretrieve reproduce {recipe}`",
+            f"{sum(estimated['hours'][recipe].values()):.0f}",
+        )
         for page, (title, recipe) in PAPERS.items()
     ]
-    return table(
-        ("paper", "recipe of its main system", f"GPU hours of this recipe on one {estimated['gpu']}, estimated"), rows
-    )
+    return table(("paper", "command for its main system", f"GPU hours on one {estimated['gpu']}, estimated"), rows)
 
 
 def badge(name: str, value: str) -> str:
@@ -139,7 +141,7 @@ def highlights() -> str:
         f"([figures](benchmarks/results/{STORM})).",
         "**Fast on a CPU.** Compared with plain Hugging Face code, a pre-training step has a speedup of "
         f"{_range_of_speedups('pretraining', PLAIN_STEP)}, and generating queries one of {_speedup('generation')}; "
-        "some peers are faster ([speed](docs/speed.md)).",
+        "some baselines are faster ([speed](docs/speed.md)).",
         "**Comparisons are tests.** Confidence intervals, a paired t-test with Holm's correction, and a randomisation "
         f"test for each ([how to read a report](docs/start/report.md)). {supported} of the quickstart's "
         f"{len(improvements)} claims of an improvement are supported with each of {len(seeds)} seeds "

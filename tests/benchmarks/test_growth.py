@@ -186,6 +186,7 @@ def rates_at(writing: float, scoring: float, searching: float) -> dict[str, Any]
             "search dense": {
                 "queries": 4096, "passages": 100_000, "next": {"seconds": selecting + 3.0, "scoring": 3.0},
             },
+            "search late": {"queries": 100, "passages": 10_000, "next": {"seconds": 9.0015, "scoring": 9.0}},
         },
     }  # fmt: skip
 
@@ -202,11 +203,9 @@ def test_shares_of_the_peak_are_those_of_the_measured_seconds() -> None:
 
 
 def test_flops_and_hours_are_those_by_hand() -> None:
-    flops = {
-        "pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600,
-        "search": PEAK * 3600 * 0.9,
-    }  # fmt: skip
-    costs = {name: {"flops": flops} for name in recipe_costs.SYSTEMS}
+    flops = {"pre-train": PEAK * 3600 * 45, "encode": PEAK * 3600 * 4.5, "generate queries": PEAK * 3600}
+    pairs = {"dense": 1800 * 0.45 * 989e12 / (2 * 768), "late": 3600 * 1e9}  # half an hour, and one and a half
+    costs = {name: {"flops": flops, "pairs": pairs} for name in recipe_costs.SYSTEMS}
     reached = scale.Reached(steps_at(pretrain=0.225, train=0.1, encode=0.3), RATES)
     lines = list(scale.reproductions(costs, reached))
     assert "| `cot_mote` | 10 | 200 | – | – | 15 | 2 | 227 | 227 | 28 | 3.5 |" in lines
