@@ -8,9 +8,13 @@ from __future__ import annotations
 
 def without_prefect() -> None:
     """Let the commands of this process run their stages directly; to be called before it imports their modules."""
+    import flows.evaluate.evaluate
+    import flows.matrix.run
+    import flows.queries.build
     import flows.reproduce
 
-    flows.reproduce.as_flow = lambda *given: given[-1]()
+    for module in (flows.evaluate.evaluate, flows.matrix.run, flows.queries.build, flows.reproduce):
+        module.as_flow = lambda *given: given[-1]()
     flows.reproduce.build_and_show = flows.reproduce.build
 
 

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch import library as kernels
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_map
 
-from tests.simulated_device.tensor import NAME, copy, run
+from tests.simulated_device.tensor import NAME, copy, mapped, run
 
 LOWERED = (
     "linear", "matmul", "mm", "mv", "addmm", "addmv", "addr", "bmm", "baddbmm", "addbmm", "einsum",
@@ -119,12 +118,12 @@ def _autocast(op: Any, dtype: torch.dtype | None) -> Any:
     """Return a kernel that casts tensors of the device; `dtype` is None for autocast's own lower precision."""
     excluded = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
-    def cast(value: Any) -> Any:
-        is_cast = isinstance(value, Tensor) and value.is_floating_point() and value.dtype != torch.float64
+    def cast(value: Tensor) -> Tensor:
+        is_cast = value.is_floating_point() and value.dtype != torch.float64
         return value.to(dtype or torch.get_autocast_dtype(NAME)) if is_cast and value.device.type == NAME else value
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            return op(*tree_map(cast, args), **tree_map(cast, kwargs))
+            return op(*mapped(cast, args), **mapped(cast, kwargs))
 
     return kernel

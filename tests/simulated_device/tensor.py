@@ -7,17 +7,17 @@ synchronisations, and copies between host and device as transfers, each with the
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 aten = torch.ops.aten
 NAME = "simulated"
@@ -85,7 +85,7 @@ class SimulatedTensor(Tensor):
     def __torch_dispatch__(
         cls, op: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        if _is_composite(op):
             return op.decompose(*args, **(kwargs or {}))  # in inference mode no autograd kernel has decomposed it
         if op.overloadpacket in (aten.copy_, aten._to_copy):
             return copy(op, *args, **(kwargs or {}))
@@ -97,17 +97,17 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     on_cpu = torch.device(kwargs["device"]).type == "cpu" if kwargs.get("device") is not None else False
     if "device" in kwargs:
         kwargs = {**kwargs, "device": torch.device("cpu")}
-    inputs = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, Tensor)]
+    inputs = list(_tensors((args, kwargs)))
     if any(not isinstance(value, SimulatedTensor) and value.ndim for value in inputs):
         kinds = ", ".join(f"{tuple(value.shape)} on {value.device}" for value in inputs)
         raise DeviceMismatch(f"{op}: expected all tensors on one device, got {kinds} at {_line()}")
     if _synchronises(op.overloadpacket, args, kwargs):
         traffic.synchronisations[f"{_line()} {op.overloadpacket.__name__}"] += 1
-    results = op(*tree_map(_host, tuple(args)), **tree_map(_host, kwargs))
+    results = op(*mapped(_host, args), **mapped(_host, kwargs))
     owners = {id(value.host): value for value in inputs if isinstance(value, SimulatedTensor)}
 
-    def wrapped(value: Any) -> Any:
-        if not isinstance(value, Tensor) or on_cpu:
+    def wrapped(value: Tensor) -> Tensor:
+        if on_cpu:
             return value
         owner = owners.get(id(value))
         if owner is None:
@@ -118,7 +118,7 @@ def run(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             )
         return owner
 
-    return tree_map(wrapped, results)
+    return mapped(wrapped, results)
 
 
 def copy(op: Any, first: Any, second: Any = None, non_blocking: bool = False, **options: Any) -> Any:
@@ -142,11 +142,11 @@ class CountedTraffic(TorchDispatchMode):
     ) -> Any:
         """Run an operation, and count what the host waits for and what is copied."""
         keywords = kwargs or {}
-        if torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"):
+        if _is_composite(op):
             with self:
                 return op.decompose(*args, **keywords)
         result = op(*args, **keywords)
-        inputs = [value for value in tree_flatten((args, keywords))[0] if isinstance(value, Tensor)]
+        inputs = list(_tensors((args, keywords)))
         if op.overloadpacket is aten.copy_:
             _count(args[1], args[0], args[2] if len(args) > 2 else keywords.get("non_blocking", False))
         elif op.overloadpacket is aten._to_copy:
@@ -175,13 +175,41 @@ def _synchronises(packet: Any, args: Sequence[Any], keywords: Mapping[str, Any])
     return packet in SYNCHRONISING
 
 
+@cache
+def _is_composite(op: Any) -> bool:
+    """Return whether PyTorch runs an operation as other operations."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of arguments; PyTorch's own functions for this take most of the time of a tiny operation."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (tuple, list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Return arguments or results with the function's result for each tensor."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {name: mapped(function, part) for name, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [mapped(function, part) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    return value
+
+
 def _host(value: Any) -> Any:
     return value.host if isinstance(value, SimulatedTensor) else value
 
 
 def _line() -> str:
-    """Return the innermost line of the product that is being run; `backward` in autograd's own threads."""
-    for frame in reversed(traceback.extract_stack(limit=60)):
-        if frame.filename.startswith(PRODUCT):
-            return f"{Path(frame.filename).relative_to(ROOT)}:{frame.name}"
+    """Return the innermost line of the product that is being run; `elsewhere` in autograd's own threads."""
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        if frame.f_code.co_filename.startswith(PRODUCT):
+            return f"{Path(frame.f_code.co_filename).relative_to(ROOT)}:{frame.f_code.co_name}"
     return "elsewhere"

@@ -14,6 +14,7 @@ from storage.store.store import Store
 from tasks.runtime.shard import ShardJob, ShardTask, load_once, row_shards
 from tasks.runtime.shards import run_shards
 from tasks.session import Execution, Session, session
+from tests.cluster import wait_for
 
 
 class WorkSettings(Settings):
@@ -22,6 +23,8 @@ class WorkSettings(Settings):
     number: int = -1
     folder: str = ""
     """A folder for what happens on the way."""
+    num_processes: int = 1
+    """How many processes must have loaded before the first of them writes."""
 
 
 def run(
@@ -54,6 +57,7 @@ def write_slowly(task: ShardTask, *, settings: WorkSettings) -> None:
     load_once(load, settings.folder)
     with (Path(settings.folder) / f"{os.getpid()}.made").open("a") as file:
         file.write(f"{task.shard.number}\n")
+    wait_for(lambda: len(list(Path(settings.folder).glob("*.loaded"))) >= settings.num_processes)
     time.sleep(0.1)
     write(task, settings=settings)
 

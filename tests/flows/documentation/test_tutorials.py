@@ -12,6 +12,7 @@ import pytest
 from flows.recipe.shipped import PROJECT
 from tests.flows.documentation import tutorials
 from tests.flows.documentation.tutorials import SLICE, changes, fenced, lines_of, run
+from tests.services.servers import Service
 from tests.warm import WHEEL
 
 pytestmark = [
@@ -37,12 +38,16 @@ def test_two_pretrainings_are_compared(tmp_path: Path) -> None:
     assert grid.count("✓ complete") == 2
 
 
-def test_expanded_passages_are_indexed_by_pyserini(tmp_path: Path) -> None:
+def test_expanded_passages_are_indexed_by_pyserini(tmp_path: Path, prefect_server: Service) -> None:
+    """The build is the only one of pseudo-queries by the command line that runs as a Prefect flow."""
     page = PAGES / "doc2query_for_lucene.md"
     tutorials.write_collection(tmp_path)
     small = changes({"queries.generate.queries_per_passage": "1", "contexts.pseudo_queries": "1"})
     for line in lines_of(page):
-        run(tmp_path, line, small if " build " in line else [])
+        if " build " in line:
+            run(tmp_path, line, small, module="flows.cli", PREFECT_API_URL=prefect_server.url)
+        else:
+            run(tmp_path, line)
     (code,) = fenced(page, "python")
 
     ended = subprocess.run(

@@ -62,11 +62,11 @@ def fenced(page: Path, language: str) -> list[str]:
     return [text for name, text in blocks if name == language]
 
 
-def run(folder: Path, line: str, more: Sequence[str] = (), **environment: str) -> str:
-    """Run a line of a document with further options, and return what it prints."""
-    ended = warm.run(
-        folder, *shlex.split(line)[1:], *more, module="tests.plain_command", OMP_NUM_THREADS="1", **environment
-    )
+def run(
+    folder: Path, line: str, more: Sequence[str] = (), *, module: str = "tests.plain_command", **environment: str
+) -> str:  # fmt: skip
+    """Run a line of a document with further options, and return what it prints; by default without Prefect."""
+    ended = warm.run(folder, *shlex.split(line)[1:], *more, module=module, OMP_NUM_THREADS="1", **environment)
     assert ended.returncode == 0, f"{line}\n{ended.stderr}"
     return ended.stdout
 

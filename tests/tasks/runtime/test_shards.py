@@ -76,7 +76,7 @@ def test_one_thing_is_kept_at_a_time(store: Any) -> None:
 @pytest.mark.parametrize("on_gpus", [False, True])
 def test_two_processes_share_the_shards_and_each_loads_once(on_gpus: bool, tmp_path: Path) -> None:
     run(tmp_path / "one", works.write)
-    run(tmp_path / "two", works.write_slowly, processes=2, on_gpus=on_gpus, folder=str(tmp_path))
+    run(tmp_path / "two", works.write_slowly, 2, on_gpus, folder=str(tmp_path), num_processes=2)
 
     built = {path.stem: path.read_text().split() for path in tmp_path.glob("*.made")}
     assert sorted(number for numbers in built.values() for number in numbers) == list("0123456")
