@@ -20,7 +20,8 @@ from tasks.report.page.statistics import claim_in_words, probability, signed
 
 README, PAGE = PROJECT / "README.md", PROJECT / "docs" / "start" / "quickstart.md"
 RESULTS, OUTPUT = (PROJECT / "results" / "seeds" / f"quickstart.{kind}" for kind in ("json", "txt"))
-FIRST, LAST = "<!-- quickstart, written by make results -->\n", "<!-- end of what make results writes -->\n"
+LAST = "<!-- end of what make results writes -->\n"
+FIRST, CLAIMS = ("<!-- " + part + ", written by make results -->\n" for part in ("quickstart", "its claims"))
 
 Content = dict[str, Any]
 
@@ -28,14 +29,30 @@ Content = dict[str, Any]
 def documents() -> dict[Path, str]:
     """Return the content of the README and of the quickstart's page, by path."""
     content, output = json.loads(RESULTS.read_text(encoding="utf-8")), OUTPUT.read_text(encoding="utf-8")
-    parts = {README: brief(content, output), PAGE: complete(content, output)}
-    marks = (FIRST, LAST)
-    return {path: with_part(path.read_text(encoding="utf-8"), part, marks, path) for path, part in parts.items()}
+    readme, page = (path.read_text(encoding="utf-8") for path in (README, PAGE))
+    shown = with_part(readme, brief(content, output), (FIRST, LAST), README)
+    return {
+        README: with_part(shown, claims_by_seed(content), (CLAIMS, LAST), README),
+        PAGE: with_part(page, complete(content, output), (FIRST, LAST), PAGE),
+    }
 
 
 def brief(content: Content, output: str) -> str:
-    """Return the printed table of systems, and the claims with the number of seeds that support them."""
-    return f"{_block(printed_table(content, output))}\n{_measured_on(content)}\n\n{_claims(content)}"
+    """Return the printed table of systems."""
+    return f"{_block(printed_table(content, output))}\n{_measured_on(content)}\n"
+
+
+def claims_by_seed(content: Content) -> str:
+    """Return a table of the claims: differences by seed, how many seeds support each, and what is not claimed."""
+    runs = content["runs"]
+    header = [content["metric"], *(f"seed {run['seed']}" for run in runs), "supported", "p_holm"]
+    rows = []
+    for made in zip(*(run["claims"] for run in runs), strict=True):
+        which, p = _refuting(made)
+        supported = f"{sum(claim['supported'] for claim in made)} of {len(runs)} seeds"
+        differences = (signed(claim["difference"]) for claim in made)
+        rows.append([claim_in_words(made[0]), *differences, supported, f"{which} {probability(p)}"])
+    return f"{table(header, rows)}\n{_not_claimed(content)}"
 
 
 def complete(content: Content, output: str) -> str:
@@ -82,24 +99,29 @@ def _claims(content: Content) -> str:
     made = "".join(f"{_decisions(number, runs)}\n" for number in range(len(runs[0]["claims"])))
     return (
         "Claimed (paired t-test, Holm's correction over the comparisons of a run, p < 0.05):\n\n"
-        f"{made}\nNot claimed: {'; '.join(content['not_claimed'])}.\n"
+        f"{made}\n{_not_claimed(content)}"
     )
 
 
-def _decisions(number: int, runs: Sequence[Content]) -> str:
-    """Return a claim with the number of seeds that support it, its differences and the p-value nearest to refuting it.
+def _not_claimed(content: Content) -> str:
+    return f"Not claimed: {'; '.join(content['not_claimed'])}.\n"
 
-    For "better" that is the largest; for "not worse", which a small p-value refutes, the smallest.
-    """
+
+def _decisions(number: int, runs: Sequence[Content]) -> str:
+    """Return a claim, the number of seeds that support it, its differences and the p-value nearest to refuting it."""
     claims: list[Mapping[str, Any]] = [run["claims"][number] for run in runs]
     supported = sum(claim["supported"] for claim in claims)
     differences = ", ".join(signed(claim["difference"]) for claim in claims)
-    p_values = [claim["p_holm"] for claim in claims]
-    if claims[0]["expected"] == "better":
-        nearest = f"largest p_holm {probability(max(p_values))}"
-    else:
-        nearest = f"smallest p_holm {probability(min(p_values))}; no proof that both are equal"
+    which, p = _refuting(claims)
+    proof = "; no proof that both are equal" * (which == "smallest")
+    nearest = f"{which} p_holm {probability(p)}{proof}"
     return f"- {claim_in_words(claims[0])}: supported with {supported} of {len(runs)} seeds ({differences}; {nearest})"
+
+
+def _refuting(claims: Sequence[Mapping[str, Any]]) -> tuple[str, float]:
+    """Return the p-value that is nearest to refuting a claim: the largest, or the smallest for "not worse"."""
+    which, chosen = ("largest", max) if claims[0]["expected"] == "better" else ("smallest", min)
+    return which, chosen(claim["p_holm"] for claim in claims)
 
 
 def _cost(runs: Sequence[Content]) -> str:

@@ -40,12 +40,17 @@ def test_the_page_has_the_output_each_value_the_claims_and_the_cost() -> None:
     )
 
 
-def test_the_readme_has_the_printed_table_and_the_claims() -> None:
-    lines = quickstart.brief(kept(report(42, 0.625, 0.2)), OUTPUT).splitlines()
+def test_the_readme_has_the_printed_table_and_the_claims_by_seed() -> None:
+    content = kept(report(42, 0.625, 0.2), report(43, 0.75, 0.01))
+
+    lines = quickstart.brief(content, OUTPUT).splitlines()
+    claims = quickstart.claims_by_seed(content).splitlines()
 
     assert lines[:6] == ["```text", *OUTPUT.splitlines()[1:5], "```"]
     assert "Leads; 1,200 queries of split test." in lines
-    assert [line for line in lines if line.startswith("- dense is better than bm25: supported with 0 of 1 seeds")]
+    assert claims[0] == "| MRR@10 | seed 42 | seed 43 | supported | p_holm |"
+    assert claims[2] == "| dense is better than bm25 | +0.125 | +0.250 | 1 of 2 seeds | largest = 0.20 |"
+    assert claims[-1] == "Not claimed: more than this."
 
 
 @pytest.mark.parametrize("output", ["", "system\nbm25 0.5\n", "system\nbm25 0.5\nsparse 0.6\n"])
