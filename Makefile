@@ -25,8 +25,8 @@ export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
 test test-numbers test-services check storm: export OMP_NUM_THREADS := 1
-# Images often set it; then every process that a test starts compiles all modules again.
-test test-numbers test-services check storm: export PYTHONDONTWRITEBYTECODE :=
+# Images often set it; then every process that a test or a benchmark starts compiles all modules again.
+test test-numbers test-services check storm bench: export PYTHONDONTWRITEBYTECODE :=
 
 # Tests of numbers that depend on the order in which a kernel adds, and kernels differ between CPUs.
 NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py tests/tasks/training/test_grad_cache.py \

@@ -82,7 +82,7 @@ def resumed(folder: Path) -> Case:
     manifests = " ".join(f"{store}/{reference}/manifest.json" for reference in stages)
     loop = f"for f in {manifests}; do [ -s $f ] || exit 1; done"
     return Case(
-        f"a run of the quickstart that is resumed at its {len(stages) + 1}th stage",
+        f"a run of the quickstart that is resumed with {len(stages)} of its stages complete",
         {
             OURS: partial(_run, *command),
             "Python imports PyTorch": partial(_run, *PYTHON, "import torch"),

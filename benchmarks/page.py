@@ -89,7 +89,7 @@ def summary(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def title(result: Mapping[str, Any]) -> str:
     """Return the title of a benchmark's section."""
     words = str(result["benchmark"]).replace("_", " ").capitalize()
-    return TITLES.get(words, words) + " on a GPU" * (result["device"] == "cuda")
+    return f"{TITLES.get(words, words)}{' on a GPU' if result['device'] == 'cuda' else ''}"
 
 
 def section(result: Mapping[str, Any]) -> Iterator[str]:
