@@ -72,9 +72,9 @@ def page(benchmarks: Sequence[Mapping[str, Any]], gpu: Sequence[Mapping[str, Any
 def summary(benchmarks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Yield how many targets are met, and a line for each baseline that is faster than the project."""
     every = [
-        (title(result), peer, ratio)
+        (f"{title(result)}, {name}", peer, ratio)
         for result in benchmarks
-        for case in result["cases"].values()
+        for name, case in result["cases"].items()
         for peer, ratio in case["times_faster"].items()
     ]
     aimed = [ratio for _, _, ratio in every if ratio["target"] is not None]
