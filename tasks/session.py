@@ -38,7 +38,7 @@ class Execution(Settings):
     workers: int = Field(default_factory=default_workers, gt=0)
     """Processes of stages on the CPU, such as splitting and mining; by default one a core, if memory suffices."""
     threads: int = Field(default=2, gt=0)
-    """Threads of PyTorch and FAISS in each process."""
+    """Threads of PyTorch, FAISS and exact scores in each process; with GPUs, scores take a GPU's share of the cores."""
     batch_workers: int | None = Field(default=None, ge=0)
     """Processes that build the batches of pre-training for each process that trains; by default up to 4 with a GPU."""
     device: str = "auto"
