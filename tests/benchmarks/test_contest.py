@@ -14,6 +14,7 @@ from benchmarks import contest, page, results
 from benchmarks.contest import OURS, Case, held
 
 ROOT = Path(__file__).resolve().parents[2]
+DEVICES = ("cpu", "cuda")
 
 
 @pytest.fixture
@@ -74,10 +75,13 @@ def test_the_page_counts_targets_and_names_what_is_slower() -> None:
         "slow": {"median": 0.5, "target": 1.0},
         "equal": {"median": 1.0, "target": None},
     }
-    lines = list(page.summary([{"benchmark": "bm25_mining", "cases": {"work": {"times_faster": ratios}}}]))
+    cases = {"work": {"times_faster": ratios}}
+    lines = list(page.summary([{"benchmark": "bm25_mining", "device": device, "cases": cases} for device in DEVICES]))
 
-    assert lines[0] == "1 of 2 targets are met. Slower than the baseline:"
-    assert lines[2:] == ["- BM25 mining: speedup 0.5 over slow"]
+    assert lines[0] == "2 of 4 targets are met. Slower than the baseline:"
+    assert lines[2:] == [
+        "- BM25 mining, work: speedup 0.5 over slow", "- BM25 mining on a GPU, work: speedup 0.5 over slow"
+    ]  # fmt: skip
 
 
 def test_results_that_differ_end_a_benchmark() -> None:
