@@ -37,8 +37,8 @@ ROUND = (
 CHANGES = [
     "dataset.fraction=0.02", "backbone.layers=[0, 1]", "queries.generate.shard_passages=40",
     "queries.quality.passages=20", "pretrain.steps=12", "pretrain.probe=null", "execution.threads=1",
-    f"rounds=[{ROUND}]", "evaluate.comparisons=[]", "headline={run: retriever_1, baseline: bm25, metric: MRR@10}",
-    "fusions=[]", "claims=null",
+    "execution.workers=1", f"rounds=[{ROUND}]", "evaluate.comparisons=[]", "fusions=[]", "claims=null",
+    "headline={run: retriever_1, baseline: bm25, metric: MRR@10}",
 ]  # fmt: skip
 """The quickstart on a fiftieth of its leads, with one round that needs nothing of the pre-training."""
 TRAINING = [

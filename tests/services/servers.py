@@ -86,7 +86,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     } | more  # fmt: skip
 
 
-def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 0.5) -> T:
+def wait_for(condition: Callable[[], T], minutes: float, what: str = "the condition", every: float = 1.0) -> T:
     """Ask again until the answer is true; it is returned. A server that is away or in trouble counts as not yet.
 
     So many minutes are what it may take on a quiet machine; a busy one has `PATIENCE`.

@@ -13,14 +13,14 @@ import yaml
 
 from flows.recipe.shipped import SHIPPED
 from tests.services.browser import Browser, browser
-from tests.services.lab import Lab, process_of
+from tests.services.lab import TRAINING, Lab, process_of
 from tests.services.servers import PRETRIEVE, Service, environment, post, run_of, start, stopping, wait_for
 
 SHARDS_LEFT = 3  # as many as are finished at least when the stage is killed
 SMALL = [
-    "dataset.fraction=0.02", "backbone.layers=[0, 1]", "queries.train.steps=24", "queries.train.copy_steps=4",
+    *TRAINING, "queries.train.steps=24", "dataset.fraction=0.02", "backbone.layers=[0, 1]",
     "queries.generate.shard_passages=4", "queries.quality.passages=20", "pretrain.steps=8", "pretrain.probe=null",
-    "execution.threads=1",
+    "execution.threads=1", "execution.workers=1",
 ]  # fmt: skip
 
 
