@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from storage.artifact import Artifact
 from storage.rows import parts, table_blocks
-from storage.tables import Run
+from storage.tables import Run, TeacherScores
 from tasks.retrieval.ranking import Indices, ranges
 
 QUERIES_PER_BLOCK = 128  # whose lists are in memory at a time
@@ -52,9 +52,9 @@ class Rows:
 
 
 class RunLists:
-    """The lists of a run, read for any queries in any order."""
+    """The lists of a run, or a teacher's scores, read for any queries in any order; a query's rows are together."""
 
-    def __init__(self, run: Artifact[Run]) -> None:
+    def __init__(self, run: Artifact[Run] | Artifact[TeacherScores]) -> None:
         self.reference = run.reference
         from pyarrow.dataset import ParquetFileFormat  # imports pandas, which takes long
         from pyarrow.fs import LocalFileSystem

@@ -11,15 +11,14 @@ import math
 from typing import Annotated, Literal
 
 import numpy as np
-import pyarrow.compute as pc
 from pydantic import Field, model_validator
 
 from models.settings import omitted_at
 from storage.artifact import Artifact
 from storage.errors import UserError
-from storage.rows import read_table
 from storage.tables import TeacherScores
 from tasks.finetuning.miners import MiningSettings, QueryCandidates, Row
+from tasks.retrieval.run_lists import RunLists
 
 SEVERAL_RUNS, READS_SCORES = False, True
 
@@ -56,13 +55,8 @@ class Selector:
     def __init__(self, settings: CrossEncoder, scores: Artifact[TeacherScores] | None) -> None:
         if scores is None:
             raise TypeError("the miner cross_encoder reads a teacher's scores")
-        rows = read_table(scores, TeacherScores)
-        self.settings, self.name = settings, scores.reference
-        self.rows = rows.take(pc.sort_indices(rows, sort_keys=[("query_id", "ascending")])).combine_chunks()
-        names = self.rows["query_id"].combine_chunks()
-        starts = np.flatnonzero(pc.not_equal(names[1:], names[:-1]).to_numpy(zero_copy_only=False)) + 1
-        spans = zip([0, *starts.tolist()], [*starts.tolist(), len(names)], strict=True)
-        self.spans = {names[start].as_py(): (start, end) for start, end in spans if start < end}
+        self.settings, self.lists = settings, RunLists(scores)
+        self.indices = {name: index for index, name in enumerate(self.lists.query_ids.to_pylist())}
 
     def __call__(self, query: QueryCandidates) -> list[Row]:
         scores = self._scores(query.query_id)
@@ -71,14 +65,13 @@ class Selector:
 
     def _scores(self, query_id: str) -> dict[str, float]:
         """Return the teacher's scores of a query's passages, by passage id."""
-        start, end = self.spans.get(query_id, (0, 0))
-        own = self.rows.slice(start, end - start)
-        return dict(zip(own["passage_id"].to_pylist(), own["score"].to_pylist(), strict=True))
+        rows = self.lists.read(np.array([self.indices.get(query_id, -1)]), None)
+        return dict(zip(rows.passage_ids.to_pylist(), rows.scores.tolist(), strict=True))
 
     def _score(self, scores: dict[str, float], query: QueryCandidates, passage: str) -> float:
         if passage not in scores:
             raise UserError(
-                f"{self.name}: no score of query {query.query_id!r} with passage {passage!r}; score all "
+                f"{self.lists.reference}: no score of query {query.query_id!r} with passage {passage!r}; score all "
                 "candidates of the run that is mined"
             )
         return scores[passage]

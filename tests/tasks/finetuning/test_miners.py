@@ -4,13 +4,15 @@ import math
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from storage.errors import UserError
 from storage.rows import read_rows
 from storage.tables import Negatives, Positives, Run, TeacherScores
 from tasks.finetuning.mine import mine
-from tasks.finetuning.miners.cross_encoder import CrossEncoder
+from tasks.finetuning.miners import QueryCandidates
+from tasks.finetuning.miners.cross_encoder import CrossEncoder, Selector
 from tasks.finetuning.miners.margin import Margin
 from tasks.finetuning.miners.union import Union
 from tests.tasks.finetuning.mining_tables import RandomTables, passages_of, ranked
@@ -85,6 +87,23 @@ def test_a_candidate_without_a_teacher_score_is_refused(written: Any, run_stage:
     with pytest.raises(UserError, match=r"no score of query 'q.*' with passage 'd.*'"):
         run_stage(mine, runs=tables.run_tables, positives=tables.labels, passages=tables.passages, scores=scores,
              settings=CrossEncoder(miner="cross_encoder", depth=3, negatives=None, seed=1, margin=0.0))  # fmt: skip
+
+
+def test_a_selector_holds_no_table_of_scores(written: Any) -> None:
+    """A teacher scores some hundred candidates of every query: 100 million rows for MS MARCO."""
+    queries, candidates = 200, 1000
+    scores = written(TeacherScores, (
+        {"query_id": f"q{query}", "passage_id": f"d{number}", "score": float(-number)}
+        for query in range(queries) for number in range(candidates)
+    ))  # fmt: skip
+    settings = CrossEncoder(miner="cross_encoder", depth=9, negatives=None, seed=1, margin=500.0)
+    candidate = [{"query_id": "q7", "passage_id": f"d{number}", "rank": number} for number in (499, 500)]
+    before = pa.total_allocated_bytes()
+
+    selector = Selector(settings, scores)
+
+    assert pa.total_allocated_bytes() - before < queries * candidates  # a row has more than a byte
+    assert selector(QueryCandidates("q7", ["d0"], [], [candidate])) == candidate[1:]
 
 
 @pytest.mark.parametrize("given_both", [{}, {"margin": 0.1, "share": 0.5}])
