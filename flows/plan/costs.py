@@ -8,7 +8,7 @@ from typing import Any
 from flows.chain.collection import Part
 from flows.chain.transfer import suite_of
 from flows.plan.counts import CollectionCounts
-from flows.recipe.round_schema import expanded
+from flows.recipe.round_schema import FewShotQueries, expanded
 from flows.recipe.schema import Recipe
 from flows.recipe.sections import Dataset, OtherCollection
 from storage import datasets
@@ -99,7 +99,10 @@ class CostEstimate:
             return self._number_pretrained(step)
         if step.stage in ("score", "rerank"):
             return self._number_scored(step)
+        round_ = next((one for one in expanded(self.recipe.rounds) if one.name == step.round), None)
         queries = self.steps[step.inputs[1]].rows
+        if queries is None and round_ and isinstance(round_.queries, FewShotQueries):
+            queries = round_.queries.queries
         if queries is None and self.recipe.dataset.train_split:
             queries = self.counts.queries(self.recipe.dataset.train_split) or self._published(
                 self.recipe.dataset, "queries", self.recipe.dataset.train_split

@@ -18,6 +18,7 @@ from flows.plan.estimates import of_equal_cost
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
+from flows.recipe.round_schema import FewShotQueries
 from flows.recipe.shipped import PROJECT, find_recipe
 from flows.rehearsal.synthetic import Size, Splits, write_collection
 from storage.conversions import squad_wikipedia
@@ -133,6 +134,22 @@ def test_other_collections_are_counted_as_their_suite_has_them(
 
     assert float(rows["encode", "retriever_1"]["tokens"]) == pytest.approx(8_841_823 * 350, rel=0.01)
     assert float(rows["encode", "SciFact"]["tokens"]) == pytest.approx(5_183 * 512, rel=0.01)
+
+
+def test_a_few_shot_training_counts_the_queries_of_its_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [*NOWHERE, "backbone.layers=[0]", "rounds.0.train.epochs=1", "rounds.0.train.steps=null"]
+
+    rows, _ = plan(capsys, tmp_path / "store", "cpdae_documents_few_shot", changes)
+
+    recipe, _ = load_recipe("cpdae_documents_few_shot", changes)
+    few, training = recipe.rounds[0].queries, recipe.rounds[0].train
+    assert isinstance(few, FewShotQueries)
+    assert training
+    queries = -(-few.queries // training.batch_queries) * training.batch_queries
+    tokens = training.query_max_tokens + training.passages_per_query * training.passage_max_tokens
+    assert float(rows["train", f"{recipe.rounds[0].name}_0"]["tokens"]) == pytest.approx(queries * tokens, rel=0.01)
 
 
 def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
