@@ -99,6 +99,7 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         unbroken = begin_unbroken(lab, tmp_path / "unbroken")
         lab.stack.enter_context(stopping(unbroken))
         run = started(window)
+        window.rest()
         child = killed_after_shards(lab, run)
 
         assert lab.end(run)["state_name"] == "Failed"
@@ -108,6 +109,7 @@ def test_a_failed_reproduction_is_resumed_in_the_browser(lab: Lab, tmp_path: Pat
         window.open_run(run)
         window.shot("failed")
         window.retry(run, "retry")
+        window.rest()
         lab.completed(run, 8)
 
         assert run_of(lab.url, run)["run_count"] == 2
