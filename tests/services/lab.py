@@ -120,7 +120,7 @@ class Lab:
         """The same, where the training is not awaited: it leaves the cores to other tests."""
         child = self.child_in(stage, run)
         with contextlib.suppress(psutil.NoSuchProcess):  # that of an earlier attempt
-            process_of(child).nice(10)
+            give_way(process_of(child))
         return child
 
     def work_folder(self, child: dict[str, Any]) -> Path:
@@ -185,6 +185,17 @@ class Lab:
         """Every published artifact's manifest by stage/key."""
         results = [json.loads(path.read_text()) for path in self.store.glob("[!.]*/*/manifest.json")]
         return {f"{manifest['stage']}/{manifest['key']}": manifest for manifest in results}
+
+
+def give_way(process: psutil.Process) -> None:
+    """Let a process have what others leave of the cores.
+
+    Linux divides them among sessions first, each with a niceness of its own ("autogroup"): the process' orders it only
+    within its session, where it is alone.
+    """
+    process.nice(10)
+    with contextlib.suppress(OSError):  # a kernel without such groups
+        Path(f"/proc/{process.pid}/autogroup").write_text("10", encoding="ascii")
 
 
 def process_of(run: dict[str, Any]) -> psutil.Process:

@@ -8,7 +8,7 @@ from tests.services.servers import answers, run_of, wait_for
 
 def test_a_server_that_restarts_loses_no_work(lab: Lab) -> None:
     lab.work("gpu", "gpu-0")
-    run = lab.ask("generate_queries", *long_training(3000))
+    run = lab.ask("generate_queries", *long_training(1500))
     child = lab.child_in("train_generator", run)
     process = process_of(run_of(lab.url, run))
 
