@@ -7,6 +7,7 @@ the like have the steps of true shapes in float32.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from tasks.runtime.formatting import in_units
 FILES = "rehearsal_*.json"
 STAGES = ("stage", "round", "rows", "seconds", "growth", "hours", "memory", "disk")
 STEPS = ("training", "round", "rows at a time", "of rows", "seconds a step", "memory", "hours")
+ARTIFACT = re.compile(r"store/\w+/[0-9a-f]{24}: ")
+"""The name of an artifact in a message; its store was deleted after the rehearsal."""
 Result = Mapping[str, Any]
 
 
@@ -58,8 +61,8 @@ def tables(result: Result) -> Iterator[str]:
         hours = "not known" if step["hours"] is None else f"{step['hours']:,.0f}"
         numbers = (f"{step['chunk']:,}", f"{step['rows']:,}", f"{step['seconds']:,.1f}")
         yield _row([step["stage"], step["round"], *numbers, _size(step["counted_bytes"]), hours])
-    named = "; ".join(result["problems"]) or "nothing"
-    yield from ["", f"Named as what would break, extrapolated from {small:,} and {large:,} passages: {named}."]
+    named = [f"- {ARTIFACT.sub('', problem)}" for problem in result["problems"]] or ["- nothing"]
+    yield from ["", "Named as what would break:", "", *named]
 
 
 def _size(num_bytes: float) -> str:
