@@ -148,8 +148,8 @@ def reproductions(costs: Result, reached: Reached) -> Iterator[str]:
         f"{reached.of('teacher', ''):.0%}, and generation {reached.of('generate queries', ''):.1%}, which follows from "
         "the same table. Exact search takes the "
         "[measured seconds](#what-mining-costs-by-representation) for each pair of a query and a passage. "
-        "`pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder only, each "
-        "operation at the rate that fits all measured steps."
+        "`pretrieve plan RECIPE --gpu NAME` has other hours: those of the stages that run an encoder or write "
+        "queries, each operation at the rate that fits all measured steps, and each query at its full length."
     )
     yield (
         "FLOPs are counted as `pretrieve plan` counts them, every text at its full length, so they are upper bounds: "

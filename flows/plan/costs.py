@@ -41,7 +41,7 @@ class CostEstimate:
         """Lines that explain the numbers, in order; a dict, so that each is there once."""
         self._cache: dict[str, Cost] = {}
         if self.costs.assumed:
-            self._note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
+            self.note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
 
     def of(self, step: Done, otherwise: int | None = None) -> Cost | None:
         """Return the most that a stage can cost; None where the number of texts is not known yet.
@@ -53,7 +53,7 @@ class CostEstimate:
         if number is not None:
             return one.times(number)
         cost = f"{one.tokens:,.0f} tokens and {in_powers(one.flops)} FLOPs at most"
-        self._note(f"{step.stage}: the number of {COUNTED[step.stage]} is not known yet; each has {cost}")
+        self.note(f"{step.stage}: the number of {COUNTED[step.stage]} is not known yet; each has {cost}")
         return None
 
     def _cost_of_one(self, step: Done) -> Cost:
@@ -132,6 +132,14 @@ class CostEstimate:
         texts = pairs.rows or self._num_passages(*spans)
         return None if texts is None else pretraining.num_steps(texts) * pretraining.batch
 
+    def number_of_passages(self, name: str) -> int | None:
+        """Return how many passages a reference has: those that are retrieved, or those of pre-training."""
+        encodings = [step for step in self.steps.values() if step.stage == "encode"]
+        dataset, corpora = self.recipe.dataset, self.recipe.corpora
+        if any(step.inputs[0] == name for step in encodings if step.round not in self.collections):
+            return self._num_passages(name, dataset, corpora.retrieve)
+        return self._num_passages(name, corpora.pretrain_from or dataset, corpora.pretrain)
+
     def _number_scored(self, step: Done) -> int | None:
         """Return how many pairs a cross-encoder scores: positives and negatives, or the lists that it re-ranks."""
         scored = step.inputs[4:6] if step.stage == "score" else step.inputs[1:2]
@@ -149,7 +157,7 @@ class CostEstimate:
         if (part != "corpus" and counted is None) or published is None:
             return None
         has = "are in its files" if counted else f"the complete {data.reader} has"
-        self._note(f"passages are estimated by the {published:,} documents that {has}, before long ones are split")
+        self.note(f"passages are estimated by the {published:,} documents that {has}, before long ones are split")
         return published
 
     def _published(self, data: Dataset | OtherCollection, part: str, split: str | None = None) -> int | None:
@@ -161,7 +169,8 @@ class CostEstimate:
         trainings = (round_.train for round_ in expanded(self.recipe.rounds) if round_.name == step.round)
         return next(training for training in trainings if training is not None)
 
-    def _note(self, line: str) -> None:
+    def note(self, line: str) -> None:
+        """Add a line that explains the numbers."""
         self.notes.setdefault(line)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from flows.plan.cost_history import CostHistory
 from flows.plan.costs import CostEstimate, passes_texts
 from flows.plan.counts import Count
+from flows.plan.generator_costs import WRITING, GeneratorCosts, runs_generator
 from flows.plan.gpu_needs import Need, gpu_needs
 from flows.plan.gpus import Gpu
 from flows.plan.hours import MachineHours
@@ -46,7 +47,7 @@ class StageEstimate:
     cached: bool
     """Whether the store has the artifact; else it is to be built."""
     tokens: float | None = None
-    """The most tokens that pass through an encoder; None where no text does, or their number is not known."""
+    """The most tokens that pass through an encoder or a generator; None where none do, or their number is not known."""
     flops: float | None = None
     """The most FLOPs of these tokens."""
     disk_bytes: int | None = None
@@ -55,6 +56,8 @@ class StageEstimate:
     """The hours of building it; None where no rate is known, and for a cached artifact."""
     detail: str = ""
     """What tells it apart from other stages of its name: the split and the representation."""
+    is_counted: bool = False
+    """Whether it runs an encoder or a generator, so that it has tokens where the number of its texts is known."""
     system: str = ""
     """The round or, for a search without one, the variant of BM25."""
 
@@ -94,8 +97,10 @@ def estimated(
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
         machine = MachineHours(store, recipe.execution) if figures is None else None
         counted = estimate.counts.all()
-        needs = gpu_needs(estimate, steps, figures, report) if figures is not None else []
+        generators = GeneratorCosts(estimate, plan.jobs)
         costs = {step.reference: estimate.of(step) for step in steps if passes_texts(step)}
+        costs |= {step.reference: generators.of(step) for step in steps if runs_generator(plan.jobs[step.reference])}
+        needs = gpu_needs(estimate, generators, steps, figures, report) if figures is not None else []
     unknown = without_key(steps)
     rows = [
         dataclasses.replace(
@@ -103,7 +108,8 @@ def estimated(
                 step, step.reference in unknown, store, costs.get(step.reference), history, machine,
                 of_equal_cost(step, steps, costs),
             ),
-            detail=detail(plan.jobs[step.reference], plan.jobs), system=system(plan.jobs[step.reference], plan.jobs),
+            is_counted=step.reference in costs, detail=detail(plan.jobs[step.reference], plan.jobs),
+            system=system(plan.jobs[step.reference], plan.jobs),
         )
         for step in steps
     ]  # fmt: skip
@@ -124,7 +130,7 @@ def of_equal_cost(step: Done, steps: Sequence[Done], costs: Mapping[str, Cost | 
     cost = costs.get(step.reference)
     return [
         other for other in steps
-        if cost is not None and other is not step and other.stage == step.stage and costs[other.reference] == cost
+        if cost is not None and other is not step and other.stage == step.stage and costs.get(other.reference) == cost
     ]  # fmt: skip
 
 
@@ -142,7 +148,7 @@ def _of_stage(
         disk, hours = bytes_below(store.folder(step.stage, step.key)), None
     else:
         disk, hours = history.disk_and_hours(step, cost, alike)
-        if hours is None and cost is not None and machine is not None:
+        if hours is None and cost is not None and machine is not None and step.stage not in WRITING:
             hours = machine.of(step, cost)
     key = UNKNOWN_KEY if has_no_key else step.key
     tokens, flops = (cost.tokens, cost.flops) if cost is not None else (None, None)

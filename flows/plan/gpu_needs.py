@@ -1,4 +1,4 @@
-"""`pretrieve plan --gpu`: what each stage that runs an encoder needs of a GPU: memory and hours."""
+"""`pretrieve plan --gpu`: what each stage that runs an encoder or a generator needs of a GPU: memory and hours."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 from rich.table import Table
 
 from flows.plan.costs import CostEstimate, cost_key, in_words_of_time, passes_texts
+from flows.plan.generator_costs import GeneratorCosts, runs_generator
 from flows.plan.gpus import Gpu
 from storage.store import sources
 from tasks.estimates.capacity import Capacity
 from tasks.estimates.flops import Costs
 from tasks.estimates.memory import EncodingMemory, TrainingMemory
 from tasks.finetuning.train import PLAIN
+from tasks.pseudo_queries.generate_queries import NamedGeneration
+from tasks.pseudo_queries.train_generator import GeneratorTraining
 from tasks.retrieval.encode import LEXICAL_TOKENS_PER_BATCH
 from tasks.runtime.device import ON_GPU, Precision
 from tasks.runtime.formatting import in_units
@@ -30,11 +33,11 @@ class Need:
 
     stage: str
     round: str
-    rows: int
-    """Texts, queries or pairs that are in memory at a time."""
+    rows: int | None
+    """Texts, queries or pairs that are in memory at a time; None for a generator, whose memory is not counted."""
     precision: Precision
-    peak_bytes: int
-    fits: bool
+    peak_bytes: int | None
+    fits: bool | None
     """Whether it runs as the recipe states it: the memory suffices, and the GPU multiplies in this precision."""
     advice: str
     """The changes with which it fits, if it does not."""
@@ -125,6 +128,24 @@ class GpuPlan:
         emulated = (precision or ON_GPU) == "bfloat16" and not self.gpu.bfloat16
         return f"it has no bfloat16; {key}.precision=float16" if emulated else ""
 
+    def of_generator(self, step: Done, generators: GeneratorCosts) -> Need:
+        """Return the hours of a stage that trains a generator or writes queries; its memory is not counted."""
+        settings = generators.jobs[step.reference].settings
+        seconds: float | None = None
+        if isinstance(settings, NamedGeneration):
+            precision = ON_GPU if settings.dtype == "auto" else settings.dtype
+            if parts := generators.parts(step):
+                read, written = (part.flops for part in parts)
+                times = self.gpu.seconds(read, 0.0, precision), self.gpu.writing_seconds(written, precision)
+                seconds = None if None in times else sum(time or 0.0 for time in times)
+        else:
+            assert isinstance(settings, GeneratorTraining)
+            precision, cost = settings.fit.precision or ON_GPU, generators.of(step)
+            seconds = None if cost is None else self.gpu.seconds(cost.flops, 0.0, precision)
+        return Need(
+            step.stage, step.round, None, precision, None, None, "", None if seconds is None else seconds / 3600
+        )
+
     def _round(self, step: Done) -> str:
         """Return the key of a step's round: `rounds` and its position."""
         names = [[training.name for training in round_.trainings()] for round_ in self.estimate.recipe.rounds]
@@ -137,17 +158,19 @@ class GpuPlan:
 
 
 def gpu_needs(
-    estimate: CostEstimate, steps: Sequence[Done], gpu: Gpu, report: Callable[[str], None] = lambda line: None
-) -> list[Need]:
-    """Return what the stages that run an encoder and are still to build need, in the plan's order.
+    estimate: CostEstimate, generators: GeneratorCosts, steps: Sequence[Done], gpu: Gpu,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Need]:  # fmt: skip
+    """Return what the stages that run an encoder or a generator and are still to build need, in the plan's order.
 
     `report` prints a line before each stage: counting one takes seconds.
     """
     plan, needs = GpuPlan(estimate, gpu), list[Need]()
-    counted = [step for step in steps if passes_texts(step) and not step.cached]
+    written = {step.reference for step in steps if runs_generator(generators.jobs[step.reference])}
+    counted = [step for step in steps if not step.cached and (passes_texts(step) or step.reference in written)]
     for number, step in enumerate(counted, start=1):
         report(f"stage {number} of {len(counted)}: {step.stage} {step.round}".rstrip() + " …")
-        needs.append(plan.of(step))
+        needs.append(plan.of_generator(step, generators) if step.reference in written else plan.of(step))
     return needs
 
 
@@ -161,9 +184,12 @@ def gpu_table(name: str, needs: list[Need]) -> Table:
     table.add_column("fits")
     for need in needs:
         time = "?" if need.hours is None else f"~{in_words_of_time(need.hours)}"
-        fits = "yes" if need.fits else f"no: {need.advice}"
-        size = in_units(need.peak_bytes)
-        table.add_row(need.stage, need.round, f"{need.rows:,}", need.precision, size, time, fits)
+        if need.rows is None or need.peak_bytes is None:
+            rows, size, fits = "", "", "not counted"
+        else:
+            rows, size = f"{need.rows:,}", in_units(need.peak_bytes)
+            fits = "yes" if need.fits else f"no: {need.advice}"
+        table.add_row(need.stage, need.round, rows, need.precision, size, time, fits)
     return table
 
 
@@ -174,6 +200,6 @@ def gpu_total(name: str, needs: Sequence[Need], num_stages: int) -> str:
         return ""
     return (
         f"in total on one {name}: ~{in_words_of_time(sum(known))}, every text at its full length, for {len(known)} of "
-        f"{num_stages} stages to build; the others run no encoder, such as generate_queries and search, or their "
-        "number of texts is not known"
+        f"{num_stages} stages to build; the others run no encoder and no generator, such as search, or their number of "
+        "texts is not known"
     )

@@ -32,6 +32,9 @@ class Gpu(Settings):
     """Share of the peak that matrix products reach; as fitted to steps on an H100 (docs/scale.md) by default."""
     bandwidth_share: float = Field(default=0.74, gt=0, le=1)
     """Share of the bandwidth that all other operations reach; fitted likewise."""
+    writing_share: float = Field(default=0.026, gt=0, le=1)
+    """Share of the peak that a generator's products reach while it writes queries; as measured on an H200
+    (docs/scale.md) by default."""
     usable_share: float = Field(default=0.9, gt=0, le=1)
     """Share of the memory that tensors can fill; the rest is for libraries and the allocator's gaps."""
 
@@ -50,6 +53,11 @@ class Gpu(Settings):
         products = flops / (peak * 1e12 * self.product_share)
         return products + moved_bytes / (self.gigabytes_per_second * 1e9 * self.bandwidth_share)
 
+    def writing_seconds(self, flops: float, precision: Precision = "bfloat16") -> float | None:
+        """Return the time in which a generator writes queries; None where the peak in this precision is not known."""
+        peak = self.peak(precision)
+        return None if peak is None else flops / (peak * 1e12 * self.writing_share)
+
     def peak(self, precision: Precision) -> float | None:
         """Return the peak of products in TFLOP/s; None where it is not known or only emulated."""
         if precision == "bfloat16" and not self.bfloat16:
@@ -64,8 +72,9 @@ class Gpu(Settings):
             f"{name}: {self.memory_gib:g} GiB, {self.teraflops:g} TFLOP/s in {' or '.join(halves)}{single}, "
             f"{self.gigabytes_per_second:g} GB/s "
             f"({self.source}); assumed: {self.usable_share:.0%} of the memory is usable, matrix products reach "
-            f"{self.product_share:.0%} of the peak, other operations {self.bandwidth_share:.0%} of the bandwidth "
-            "(by default as fitted to an H100's steps, docs/scale.md)"
+            f"{self.product_share:.0%} of the peak and {self.writing_share:.1%} where queries are written, other "
+            f"operations {self.bandwidth_share:.0%} of the bandwidth "
+            "(by default as fitted to an H100's steps and measured on an H200, docs/scale.md)"
         )
 
 

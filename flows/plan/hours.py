@@ -12,7 +12,7 @@ from tasks.session import Done, Execution, Session, session
 if TYPE_CHECKING:
     from tasks.estimates.calibration import EncoderRates
 
-TRAININGS = ("pretrain", "train", "train_teacher")
+TRAININGS = ("pretrain", "train", "train_teacher", "train_generator")
 
 
 class MachineHours:
@@ -35,7 +35,7 @@ class MachineHours:
         return self._rates.when()
 
     def of(self, step: Done, cost: Cost) -> float:
-        """Return the hours of one process that passes the texts of a stage through an encoder."""
+        """Return the hours of one process that trains a model, or passes the texts of a stage through an encoder."""
         training = step.stage in TRAININGS
         rate, kind = (self._rates.training, "training") if training else (self._rates.encoding, "encoding")
         line = f"hours of {step.stage}: estimated as FLOPs / {rate / 1e9:,.1f} GFLOP/s, the rate of {kind} measured"

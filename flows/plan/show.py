@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CHECKPOINT, in_hours, in_powers, in_words_of_time
+from flows.plan.costs import in_hours, in_powers, in_words_of_time
 from flows.plan.counts import in_words
 from flows.plan.estimates import EstimatedPlan, StageEstimate, estimated
 from flows.plan.gpu_needs import gpu_table, gpu_total
@@ -22,8 +22,8 @@ from tasks.runtime.formatting import duration, in_units, short
 UNKNOWN = "?"
 MANY_HOURS = 100.0
 OTHER_HOURS = (
-    "docs/scale.md#what-a-reproduction-of-each-paper-costs has another estimate: it adds generation and search, and "
-    "uses the step that was measured for the recipe"
+    "docs/scale.md#what-a-reproduction-of-each-paper-costs has another estimate: it adds search, gives a query ten "
+    "tokens, and uses the step that was measured for the recipe"
 )
 WIDTH = 150  # columns that keys and the names of rounds need to be shown complete
 
@@ -31,7 +31,7 @@ WIDTH = 150  # columns that keys and the names of rounds need to be shown comple
 def show_plan(name: str, folder: Path, changes: Sequence[str], as_json: bool = False, gpu: str | None = None) -> None:
     """Print the plan as a table or as JSON, with what is missing and what the numbers are based on.
 
-    With the name of a GPU, memory and hours of the stages that run an encoder follow.
+    With the name of a GPU, memory and hours of the stages that run an encoder or a generator follow.
     """
     figures, progress = find_gpu(gpu) if gpu is not None else None, unwrapped(stderr=True)
     if figures is not None:
@@ -107,7 +107,7 @@ def _cells(row: StageEstimate) -> dict[str, str]:
 
 def _texts(row: StageEstimate) -> dict[str, str]:
     """Return the texts of a stage for programs."""
-    unknown = UNKNOWN if row.stage in CHECKPOINT else ""
+    unknown = UNKNOWN if row.is_counted else ""
     mark = "" if row.cached else "~"
     return {
         "stage": row.stage, "round": row.round, "key": row.key, "state": "cached" if row.cached else "to build",
@@ -122,7 +122,7 @@ def legend(rows: Sequence[StageEstimate]) -> str:
     """Return what the signs of the table mean, without those that it lacks."""
     unknown = any(_texts(row)["tokens"] == UNKNOWN for row in rows)
     return (
-        "tokens and FLOPs: those of encoders, at most, every text at its full length; ~ marks an estimate"
+        "tokens and FLOPs: of encoders and generators, at most, every text at its full length; ~ marks an estimate"
         + f"; {UNKNOWN}: the number of texts is not known yet" * unknown
     )
 

@@ -6,14 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import T5Config
 
 from flows.plan.costs import CostEstimate, in_words_of_time
+from flows.plan.generator_costs import GeneratorCosts, read_shape
 from flows.plan.gpu_needs import gpu_needs
 from flows.plan.gpus import GIB, Gpu, find_gpu
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import GPUS, shipped_recipes
+from storage.datasets import msmarco
 from storage.errors import UserError
 from storage.formats.yaml_files import read_yaml
 from storage.store import sources
@@ -79,12 +82,41 @@ def test_what_is_built_needs_no_gpu(tmp_path: Path, changes: list[str], monkeypa
     monkeypatch.chdir(tmp_path)
     recipe, path = load_recipe("cot_mae", changes)
     with sources.assuming_present():
-        steps = list(planned(recipe, path.stem, Store(tmp_path / "store")).done.values())
+        plan = planned(recipe, path.stem, Store(tmp_path / "store"))
+        steps = list(plan.done.values())
         estimate = CostEstimate(recipe, steps)
         built = [replace(step, cached=step.stage == "pretrain") for step in steps]
-        stages = {need.stage for need in gpu_needs(estimate, built, find_gpu("h200"))}
+        needs = gpu_needs(estimate, GeneratorCosts(estimate, plan.jobs), built, find_gpu("h200"))
+        stages = {need.stage for need in needs}
 
     assert stages == {"train", "encode"}
+
+
+def test_queries_are_read_and_written_at_different_shares_of_the_peak(
+    tmp_path: Path, changes: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    T5Config(d_model=32, d_kv=8, num_heads=3, d_ff=80, vocab_size=50, num_layers=2).save_pretrained(tmp_path / "t5")
+    gpu = small_gpu(tmp_path, 1)
+    t5 = [f"queries.model={tmp_path / 't5'}", f"queries.generate.input_max_tokens={LENGTH}", "corpora.pretrain=corpus"]
+    recipe, _ = load_recipe("cot_mae_query_as_context", [*changes, *t5])
+    assert recipe.queries
+    assert recipe.queries.generate
+    settings, shape = recipe.queries.generate, read_shape(tmp_path / "t5")
+    assert shape
+
+    show_plan("cot_mae_query_as_context", tmp_path / "store", [*changes, *t5], as_json=True, gpu=str(gpu))
+    printed = json.loads(capsys.readouterr().out)
+
+    queries = settings.queries_per_passage
+    read, written = shape.reading(LENGTH), shape.writing(LENGTH, settings.max_new_tokens).times(queries)
+    [stage] = [stage for stage in printed["stages"] if stage["stage"] == "generate_queries"]
+    passages = msmarco.NUM_ROWS["corpus", None]
+    assert stage["num_tokens"] == passages * (read.tokens + written.tokens)
+    [need] = [need for need in printed["gpu"]["stages"] if need["stage"] == "generate_queries"]
+    seconds = passages * (read.flops / 0.41 + written.flops / 0.026) / 1e12
+    assert need["hours"] == pytest.approx(seconds / 3600, abs=0.001)
+    assert (need["rows"], need["peak_bytes"], need["fits"]) == (None, None, None)
 
 
 def test_every_known_gpu_states_its_source_and_is_no_recipe() -> None:

@@ -152,6 +152,32 @@ def test_a_few_shot_training_counts_the_queries_of_its_sample(
     assert float(rows["train", f"{recipe.rounds[0].name}_0"]["tokens"]) == pytest.approx(queries * tokens, rel=0.01)
 
 
+def test_a_generator_is_counted_where_it_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = plan(capsys, tmp_path / "store", "quickstart", ["dataset.path=nowhere"])
+
+    recipe, _ = load_recipe("quickstart", [])
+    assert recipe.queries
+    assert recipe.queries.train
+    training = recipe.queries.train
+    tokens = training.steps * training.batch * (training.input_max_tokens + training.query_max_tokens)
+    assert float(rows["train_generator", ""]["tokens"]) == pytest.approx(tokens, rel=0.01)
+    assert rows["train_generator", ""]["time"]
+    assert rows["generate_queries", ""]["tokens"] == "?"
+
+
+def test_stages_that_write_shares_of_the_queries_are_counted_and_what_joins_them_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [*NOWHERE, "backbone.layers=[0]", "queries.shares=2", "corpora.pretrain=corpus"]
+
+    rows, below = plan(capsys, tmp_path / "store", "cot_mae_query_as_context", changes)
+
+    tokens = 8_841_823 / 2 * (512 + 5 * 64)
+    assert float(rows["fill_ledger", ""]["tokens"]) == pytest.approx(tokens, rel=0.01)
+    assert rows["generate_queries", ""]["tokens"] == ""
+    assert "FLOPs of fill_ledger: its model is not here; it is taken to have the shape of T5-base" in below
+
+
 def test_only_keys_that_depend_on_what_is_absent_are_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     backbone = save_backbone(tmp_path)
     changes = ["dataset.path=nowhere", f"backbone.weights={backbone}", *SMALL_LENGTHS]

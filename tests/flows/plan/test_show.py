@@ -25,7 +25,8 @@ def test_a_stage_for_programs_has_its_numbers_next_to_the_texts_of_the_table() -
 
 
 def test_what_is_not_known_is_a_question_only_where_texts_pass_through_an_encoder() -> None:
-    encode, ingest = (stage_as_json(StageEstimate(stage, "", "–", False)) for stage in ("encode", "ingest_corpus"))
+    encode = stage_as_json(StageEstimate("encode", "", "–", False, is_counted=True))
+    ingest = stage_as_json(StageEstimate("ingest_corpus", "", "–", False))
 
     assert (encode["tokens"], encode["flops"], encode["disk"], encode["hours"]) == ("?", "?", "", "")
     assert (ingest["tokens"], ingest["flops"]) == ("", "")
@@ -58,7 +59,8 @@ def test_stages_that_have_hours_on_the_gpu_are_not_listed_without_hours() -> Non
 def test_the_legend_explains_the_signs_that_the_table_has() -> None:
     assert "~ marks an estimate" in legend([row(1.0)])
     assert "number of texts" not in legend([StageEstimate("ingest_corpus", "", "–", False)])
-    assert legend([StageEstimate("encode", "", "–", False)]).endswith("?: the number of texts is not known yet")
+    unknown = StageEstimate("encode", "", "–", False, is_counted=True)
+    assert legend([unknown]).endswith("?: the number of texts is not known yet")
 
 
 def test_without_an_estimate_there_is_no_total() -> None:

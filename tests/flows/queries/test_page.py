@@ -3,9 +3,7 @@
 import json
 import re
 
-import pytest
-
-from benchmarks import split_at_size, t5_base
+from benchmarks import split_at_size
 from storage.tables import PseudoQueries
 
 PAGE = split_at_size.PAGE.read_text()
@@ -23,11 +21,3 @@ def test_the_tables_are_made_of_what_was_measured() -> None:
 
     assert split_at_size.page(PAGE, result) == PAGE
     assert "DIFFERENT" not in PAGE
-
-
-def test_flops_are_those_of_the_formula_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WIDTH": 1, "INNER": 0, "VOCABULARY": 0}.items():
-        monkeypatch.setattr(t5_base, name, value)
-
-    # 2 x 12 x (4 + 2) for a token and 4 x 12 x 3 for looking at three, whether it is read or written.
-    assert t5_base.flops(3, 5) == (3 + 5 * t5_base.QUERY_TOKENS) * (144 + 144)
