@@ -182,11 +182,27 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows for system in row["systems"].values() if "pseudo_difference" in system
     ]  # fmt: skip
     worse = sum(row["winner"] != START and row["systems"][row["winner"]]["difference"] < 0 for row in rows)
-    same = sum(real == pseudo for real, pseudo in verdicts)
+    same, losing = sum(real == pseudo for real, pseudo in verdicts), sum(real < 0 for real, _ in verdicts)
     return (
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
-        f"that of real queries for {same} of {len(verdicts)} candidates. In "
-        f"{worse} of {len(rows)} runs the returned model is worse than the start on real queries."
+        f"that of real queries for {same} of {len(verdicts)} candidates. On real queries {losing} of them are "
+        f"significantly worse than their start{'' if losing else ', so whether a loss is noticed was not seen'}. In "
+        f"{worse} of {len(rows)} runs the returned model is worse than the start on real queries. {choices(rows)}"
+    )
+
+
+def choices(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how often the candidate that pseudo-queries chose is the best of several on real queries."""
+    best, runs, losses = 0, 0, [0.0]
+    for row in rows:
+        values = {name: system["value"] for name, system in row["systems"].items() if "pseudo_difference" in system}
+        if len(values) > 1 and row["winner"] in values:
+            runs, highest = runs + 1, max(values.values())
+            best += values[row["winner"]] == highest
+            losses.append(highest - values[row["winner"]])
+    return (
+        f"Of {runs} runs that chose among several candidates, {best} returned the one that is best on real queries; "
+        f"the others lost at most {max(losses):.3f} by the choice."
     )
 
 

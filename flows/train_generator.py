@@ -12,7 +12,7 @@ from rich.table import Table
 from flows.chain.given_models import check_models
 from flows.chain.model_weights import model_weights
 from flows.export.export import export_checkpoint, must_be_free
-from flows.terminal import Terminal, unwrapped
+from flows.terminal import Terminal, out, unwrapped
 from storage.errors import UserError
 from storage.store.run_notes import noted
 from storage.store.store import Store
@@ -38,7 +38,7 @@ def train(
         with session(Session(opened, execution, print_line=console.print, note=note)):
             generator = finetune_generator(start=model_weights(model), pairs=source, settings=settings)
         Terminal().print(curve(json.loads((generator.path / VALIDATION_JSON).read_text(encoding="utf-8"))))
-        export_checkpoint(generator.key, folder, store)
+        out.print(export_checkpoint(generator.key, folder, store))
         note.finish()
 
 

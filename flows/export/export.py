@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.export.model_card import model_card
-from flows.terminal import out
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.files import writing_folder
@@ -24,8 +23,11 @@ IMPOSSIBLE = {
 }  # fmt: skip
 
 
-def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
-    """Copy the checkpoint's files to `folder` and write README.md, which says how the checkpoint was built."""
+def export_checkpoint(key: str, folder: Path, store_folder: Path) -> str:
+    """Copy the checkpoint's files to `folder` and write README.md, which says how the checkpoint was built.
+
+    Returns in words what was written.
+    """
     store = Store.open(store_folder)
     artifact, manifest = find(key, store)
     if manifest.schema != "Checkpoint":
@@ -43,7 +45,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> None:
         if (copied / "modules.json").is_file():
             exported = add_files(copied, **_lengths(manifest, store))
         (copied / "README.md").write_text(model_card(manifest, store, exported), encoding="utf-8")
-    out.print(f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}")
+    return f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}"
 
 
 def _lengths(checkpoint: Manifest, store: Store) -> dict[str, int | None]:

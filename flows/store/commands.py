@@ -43,8 +43,9 @@ def export(
     A model card says how it was built.
     """
     from flows.export.export import export_checkpoint
+    from flows.terminal import out
 
-    export_checkpoint(checkpoint, folder, store)
+    out.print(export_checkpoint(checkpoint, folder, store))
 
 
 def verify(

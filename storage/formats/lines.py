@@ -122,7 +122,10 @@ def _decoded(line: bytes, where: str) -> str:
     try:
         return line.decode("utf-8-sig" if where.endswith(" line 1") else "utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x})") from None
+        found = f"byte {error.start + 1} is 0x{line[error.start]:02x}"
+        raise UserError(
+            f"{where}: not UTF-8 ({found}); convert the file, for example by `iconv -f latin1 -t utf-8`, or remove it"
+        ) from None
 
 
 def _refuse_wrong_format(path: Path, file: BufferedReader | gzip.GzipFile, *, gzipped: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from storage.errors import UserError
 
-ADVICE = "give a model folder (docs/collections.md#without-train-queries has how to build a query generator)"
+ADVICE = "give a model folder (a query generator can be trained: docs/collections.md#without-train-queries)"
 UNUSED = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
 
 

@@ -20,6 +20,7 @@ from benchmarks.adaptation_page import (
     against_bm25,
     agreement,
     answer,
+    choices,
     groups,
     part,
     values_by_query,
@@ -120,3 +121,17 @@ def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
 
     assert "real queries for 1 of 3 candidates" in agreement(rows)
     assert "In 1 of 3 runs the returned model is worse" in agreement(rows)
+    assert "On real queries 1 of them are significantly worse than their start. In" in agreement(rows)
+    assert "On real queries 0 of them are significantly worse than their start, so whether" in agreement(rows[:2])
+
+
+def test_a_choice_among_several_candidates_is_compared_with_the_best_of_them() -> None:
+    def of(first: float, second: float, winner: str) -> dict[str, Any]:
+        systems = {name: {"value": value, "pseudo_difference": 0.1} for name, value in (("a", first), ("b", second))}
+        return {"winner": winner, "systems": {"start": {"value": 0.9}, **systems}}
+
+    alone = {"winner": "a", "systems": {"start": {"value": 0.1}, "a": {"value": 0.2, "pseudo_difference": 0.1}}}
+    words = choices([of(0.5, 0.3, "a"), of(0.5, 0.3, "b"), of(0.5, 0.54, "a"), of(0.5, 0.3, "start"), alone])
+
+    assert words.startswith("Of 3 runs that chose among several candidates, 1 returned the one that is best")
+    assert words.endswith("lost at most 0.200 by the choice.")

@@ -11,6 +11,7 @@ import pytest
 from storage.datasets import beir, ignores_identical_ids
 from tests.storage.complaints import complaint
 
+CONVERT = "convert the file, for example by `iconv -f latin1 -t utf-8`, or remove it"
 CORPUS = [
     {"_id": "d1", "title": "Sun", "text": "A star.", "metadata": {}},
     {"_id": "d2", "title": "", "text": "Ünïcode and\nlines."},
@@ -106,7 +107,7 @@ def test_a_part_needs_only_its_files(collection: Path) -> None:
         ('{"_id": "", "text": "x"}', "expected an id without white space, found ''"),
         ('{"_id": "d9", "text": "half \\ud83d"}', "the field 'text' has half a surrogate pair at character 5"),
         ('{"_id": "d2", "text": "again"}', "the id d2 is already in line 2; ids must be unique"),
-        ("\udcff", "not UTF-8 (byte 1 is 0xff)"),
+        ("\udcff", f"not UTF-8 (byte 1 is 0xff); {CONVERT}"),
     ],
 )  # fmt: skip
 def test_names_a_bad_row_of_the_corpus(row: str, expected: str, collection: Path) -> None:

@@ -12,6 +12,7 @@ from storage.datasets import relevant_from
 from storage.datasets.support.completeness import check_files
 from tests.storage.complaints import complaint
 
+CONVERT = "convert the file, for example by `iconv -f latin1 -t utf-8`, or remove it"
 FILES = {
     "collection.tsv": "0\tThe presence of communication.\n1\tÃ¼mlaut, as it is.\n7\tA third passage, with  blanks.\n",
     "msmarco-docs.tsv": (
@@ -150,7 +151,7 @@ def test_names_what_is_missing_and_where_to_fetch_it(tmp_path: Path) -> None:
         ("collection.tsv", "\ta", "expected an id without white space, found ''"),
         ("collection.tsv", "8\t ", "document 8 is empty: expected a title or a text; remove the row"),
         ("collection.tsv", "1\tagain", "the id 1 is already in line 2; ids must be unique"),
-        ("collection.tsv", "8\t\udcff", "not UTF-8 (byte 3 is 0xff)"),
+        ("collection.tsv", "8\t\udcff", f"not UTF-8 (byte 3 is 0xff); {CONVERT}"),
         ("msmarco-docs.tsv", "D9\thttps://d.org/\ttitle",
          "expected 4 columns with tabs between, found 3: 'D9\\thttps://d.org/\\ttitle'; the file ends "
          "here: if it is cut off, fetch it again"),
