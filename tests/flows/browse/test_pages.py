@@ -7,12 +7,15 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.requests import Request
 
+from flows.browse.application import Pages
 from flows.browse.loading import contents_of
 from flows.browse.searches import Searches
 from storage.errors import DamagedArtifact, UserError
@@ -138,6 +141,17 @@ def test_a_passage_has_its_pseudo_queries_and_the_queries_that_use_it(site: http
     assert "dropped: round trip; BM25 does not find the passage" in trained
     assert "Queries that have this passage as a positive" in trained
     assert "Queries to which it is relevant" in judged
+
+
+def test_a_run_without_a_generator_does_not_deny_its_queries(store: Store) -> None:
+    """An adaptation without a generator has queries of titles and sentences, in a collection of its own."""
+    contents = replace(contents_of(NAME, store.root), pseudo_queries=[])
+    request = Request({"type": "http", "query_string": b"id=d0%230"})
+    with closing(Searches(store)) as searches:
+        page = bytes(Pages(contents, searches, "/token").passage(request).body).decode()
+
+    assert "This run has no generator" in page
+    assert "None were generated" not in page
 
 
 @pytest.mark.parametrize(
