@@ -380,7 +380,7 @@ def test_a_plan_contacts_no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     with pytest.raises(UserError, match="the hub cannot be reached, since there is no network") as unreachable:
         sources.weights("other/model")
     assert "LocalEntryNotFoundError" not in str(unreachable.value)
-    page, _, anchor = ADVICE.split("(")[1].split()[0].partition("#")
+    page, anchor = re.findall(r"(docs/\S+\.md)#([a-z-]+)", ADVICE)[0]
     headings = re.findall("^## (.*)$", (PROJECT / page).read_text(encoding="utf-8"), re.MULTILINE)
     assert anchor in {heading.lower().replace(" ", "-") for heading in headings}
 
