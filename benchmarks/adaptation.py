@@ -2,10 +2,11 @@
 
     python -m benchmarks.adaptation FOLDER squad scifact --documents 400 --start bert_tiny_msmarco --seeds 1 2 3
 
-FOLDER keeps store and outputs; a run that was interrupted resumes, and finished ones are not repeated. Collections are
-read from $PRETRIEVE_COLLECTIONS. Results are in benchmarks/results/adaptation.json, a row for each collection, start
-and seed, with the keys that rebuild them, and in adaptation/ the values by query. `python -m
-benchmarks.adaptation_page` writes the table of docs/adaptation.md.
+A start is a model, or `random` or `masked_lm` (`benchmarks.adaptation_starts`). FOLDER keeps store and outputs; a run
+that was interrupted resumes, and finished ones are not repeated. Collections are read from $PRETRIEVE_COLLECTIONS.
+Results are in benchmarks/results/adaptation.json, a row for each collection, start and seed, with the keys that
+rebuild them, and in adaptation/ the values by query. `python -m benchmarks.adaptation_page` writes the table of
+docs/adaptation.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks import adaptation_starts
 from benchmarks.adaptation_page import HYBRID, RESULTS, values_file
 from flows.adapt.recipes import METRIC, SIZES, START
 from flows.adapt.request import Request
@@ -181,8 +183,11 @@ def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
     collection = folder / "collections" / title
     sliced(Path(os.environ["PRETRIEVE_COLLECTIONS"]) / name, collection, arguments.documents)
     out = folder / f"{title}-{Path(arguments.start).name}-{arguments.size.replace(' ', '_')}-{seed}"
-    request = replace(Request(collection, out), start=arguments.start, seed=seed, size=arguments.size)
-    row, metrics = measured(request, collection, Store.open_or_new(folder / "store"))
+    store = Store.open_or_new(folder / "store")
+    start = adaptation_starts.start(arguments.start, seed, folder, store)
+    row, metrics = measured(
+        replace(Request(collection, out), start=start, seed=seed, size=arguments.size), collection, store
+    )
     row |= identity
     keep_values(metrics, values_file(row))
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
