@@ -96,8 +96,8 @@ def measured(request: Request, collection: Path, store: Store) -> tuple[dict[str
     checkpoints = checkpoints_of(request, store)
     start, judged = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
     settings = suite(start, [judged], request.name)
-    retrievers = {START: _retriever(request.start, store)}
-    retrievers |= {name: _retriever(checkpoints[name], store) for name in size.candidates}
+    retrievers = {START: retriever(request.start, store)}
+    retrievers |= {name: retriever(checkpoints[name], store) for name in size.candidates}
     returned, bm25 = done.decision.winner, Bm25System(settings.bm25)
     systems: dict[str, System] = {**retrievers, "bm25": bm25, HYBRID: Hybrid(bm25, retrievers[returned])}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
@@ -119,7 +119,8 @@ def _cpu_seconds(request: Request, store: Store) -> int:
     return round(sum(float(kind["cpu_seconds"]) for kind in report["costs"]["kinds"]))
 
 
-def _retriever(name: str, store: Store) -> RetrieverSystem:
+def retriever(name: str, store: Store) -> RetrieverSystem:
+    """Return the retriever of a folder, a hub name or a key of the store."""
     _, _, model = by_name(name, store)
     views, most = views_and_max_tokens(model.path)
     return RetrieverSystem(model, views, max_tokens=most)

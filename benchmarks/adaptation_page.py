@@ -128,17 +128,17 @@ def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[lis
     heading = [what, f"{start_name(first)}, plan {first['size']}, {seeds}"]
     for system in first["systems"]:
         name = f"{system} of {_hybrids(group)}" if system == HYBRID else system
-        line = [name, _with_interval(mean_difference(group.values(system)), "{:.3f}".format)]
+        line = [name, with_interval(mean_difference(group.values(system)), "{:.3f}".format)]
         if system == START:
             line += ["–", "–", "–"]
         else:
             p = probability(p_values[id(group), system]).removeprefix("= ")
-            line += [_with_interval(group.difference(system), signed), p, _pseudo(group, system)]
+            line += [with_interval(group.difference(system), signed), p, _pseudo(group, system)]
         yield [*heading, *line, _returned(group, system)]
         heading = ["", ""]
 
 
-def _with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
+def with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
     """Return a mean with its 95 % interval."""
     return f"{in_words(mean.value)} [{', '.join(map(in_words, mean.interval()))}]"
 
@@ -148,7 +148,7 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
     means = [mean_difference(differences) for group in listed for differences in _from_bm25(group)]
     corrected = holm([mean.p() for mean in means])
     cells = [
-        (_with_interval(mean, signed), probability(p).removeprefix("= "))
+        (with_interval(mean, signed), probability(p).removeprefix("= "))
         for mean, p in zip(means, corrected, strict=True)
     ]
     for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
