@@ -4,9 +4,9 @@
 
 A start is a model, or `random` or `masked_lm` (`benchmarks.adaptation_starts`). FOLDER keeps store and outputs; a run
 that was interrupted resumes, and finished ones are not repeated. Collections are read from $PRETRIEVE_COLLECTIONS.
-Results are in benchmarks/results/adaptation.json, a row for each collection, start and seed, with the keys that
-rebuild them, and in adaptation/ the values by query. `python -m benchmarks.adaptation_page` writes the table of
-docs/adaptation.md.
+Results are in benchmarks/results/adaptation.json, a row for each collection, start, generator, teacher and seed, with
+the keys that rebuild them, and in adaptation/ the values by query. `python -m benchmarks.adaptation_page` writes the
+table of docs/adaptation.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import adaptation_starts
-from benchmarks.adaptation_page import HYBRID, RESULTS, values_file
+from benchmarks.adaptation_page import GIVEN, HYBRID, RESULTS, file_name, values_file
 from flows.adapt.recipes import METRIC, SIZES, START
 from flows.adapt.request import Request
 from flows.adapt.results import encoding, suite
@@ -165,6 +165,8 @@ def main() -> None:
     parser.add_argument("collections", nargs="+")
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--start", default=Request.start)
+    parser.add_argument("--generator", help="a query generator; without one, salient sentences")
+    parser.add_argument("--teacher", help="a cross-encoder, whose scores are distilled")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--size", choices=[size.name for size in SIZES], default="medium")
     arguments = parser.parse_args()
@@ -177,22 +179,30 @@ def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
     """Run one collection and seed, unless its row is there."""
     rows: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     folder, title = arguments.folder.resolve(), f"{name}-{arguments.documents}"
-    identity = {"collection": name, "start": arguments.start, "seed": seed, "requested_size": arguments.size,
-                "requested": arguments.documents}  # fmt: skip
-    if any(identity.items() <= row.items() for row in rows):
+    identity = identity_of(arguments, name, seed)
+    if any(identity.items() <= (dict.fromkeys(GIVEN) | row).items() for row in rows):
         return
     collection = folder / "collections" / title
     sliced(Path(os.environ["PRETRIEVE_COLLECTIONS"]) / name, collection, arguments.documents)
-    out = folder / f"{title}-{Path(arguments.start).name}-{arguments.size.replace(' ', '_')}-{seed}"
     store = Store.open_or_new(folder / "store")
     start = adaptation_starts.start(arguments.start, seed, folder, store)
-    row, metrics = measured(
-        replace(Request(collection, out), start=start, seed=seed, size=arguments.size), collection, store
-    )
+    request = Request(
+        collection, folder / file_name(identity), start=start, seed=seed, size=arguments.size,
+        generator=arguments.generator, teacher=arguments.teacher,
+    )  # fmt: skip
+    row, metrics = measured(request, collection, store)
     row |= identity
     keep_values(metrics, values_file(row))
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     write_atomically(RESULTS, json.dumps([*rows, row], indent=1) + "\n")
+
+
+def identity_of(arguments: argparse.Namespace, collection: str, seed: int) -> dict[str, Any]:
+    """Return what tells the row of a run from all others."""
+    return {
+        "collection": collection, "start": arguments.start, "seed": seed, "requested_size": arguments.size,
+        "requested": arguments.documents, "generator": arguments.generator, "teacher": arguments.teacher,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

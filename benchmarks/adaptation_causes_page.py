@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.adaptation_page import PAGE, start_name, with_interval
+from benchmarks.adaptation_page import PAGE, short_name, with_interval
 from flows.adapt.recipes import FIRST, METRIC, SECOND, START
 from flows.documentation.markdown import table, with_part
 from tasks.evaluation.seeds_by_queries import Mean, mean_difference
@@ -32,7 +32,7 @@ HEADER = ("collection", "trained on", "negatives from", f"{METRIC}, real queries
 
 def values_file(row: dict[str, Any]) -> Path:
     """Return the file that keeps the values of a run by query and system."""
-    return VALUES / f"{row['collection']}-{row['documents']}-{start_name(row)}-{row['seed']}.parquet"
+    return VALUES / f"{row['collection']}-{row['documents']}-{short_name(row['start'])}-{row['seed']}.parquet"
 
 
 def values(rows: Sequence[dict[str, Any]], system: str) -> Values:
@@ -60,7 +60,7 @@ def _lines(group: Sequence[dict[str, Any]], p_values: Iterator[float]) -> Iterat
     first, seeds = group[0], ", ".join(str(row["seed"]) for row in group)
     what = (
         f"{first['collection']}: {first['documents']:,} documents, {first['train']:,} train and {first['test']:,} test "
-        f"queries; {start_name(first)}, seed{'s' if len(group) > 1 else ''} {seeds}"
+        f"queries; {short_name(first['start'])}, seed{'s' if len(group) > 1 else ''} {seeds}"
     )
     yield [what, "nothing (start)", "–", _value(group, START), "–", "–"]
     for queries, negatives, system in SYSTEMS:

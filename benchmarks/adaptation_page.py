@@ -26,13 +26,15 @@ VALUES = RESULTS.with_suffix("")
 PAGE = Path(__file__).parent.parent / "docs" / "adaptation.md"
 MARKS = ("<!-- written by python -m benchmarks.adaptation_page -->\n", "<!-- end of what it writes -->")
 HYBRID, BM25 = "hybrid", "bm25"
+GIVEN = ("generator", "teacher")
+"""Models that a run may be given besides its start; a row without such a key had none."""
 HEADER = ("collection", "start", "system", f"{METRIC}, real queries", "difference from the start", "p (Holm)",
           "on held-out pseudo-queries", "returned")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Group:
-    """The runs of one collection, start and size, a row of the results for each seed."""
+    """The runs of one collection, size and models, a row of the results for each seed."""
 
     rows: list[dict[str, Any]]
 
@@ -51,13 +53,31 @@ class Group:
 
 def values_file(row: dict[str, Any]) -> Path:
     """Return the file that keeps the values of a run by query and system."""
+    return VALUES / f"{file_name(row)}.parquet"
+
+
+def file_name(row: dict[str, Any]) -> str:
+    """Return the name of a run's files and folders, without an ending."""
+    models = [short_name(row["start"]), *(f"{kind}_{short_name(model)}" for kind, model in given(row).items())]
     size = row["requested_size"].replace(" ", "_")
-    return VALUES / f"{row['collection']}-{row['requested']}-{start_name(row)}-{size}-{row['seed']}.parquet"
+    return f"{row['collection']}-{row['requested']}-{'-'.join(models)}-{size}-{row['seed']}"
 
 
-def start_name(row: dict[str, Any]) -> str:
-    """Return the last part of the start's path, or the package's name."""
-    return str(row["start"].removesuffix("/model").rpartition("/")[2].rpartition(":")[2])
+def short_name(model: str) -> str:
+    """Return the last part of a model's path, or the package's name."""
+    return model.removesuffix("/model").rpartition("/")[2].rpartition(":")[2]
+
+
+def given(row: dict[str, Any]) -> dict[str, str]:
+    """Return the generator and the teacher that a run was given."""
+    return {kind: row[kind] for kind in GIVEN if row.get(kind)}
+
+
+def in_words(row: dict[str, Any], start: str = "{}") -> str:
+    """Return a run's start, generator and teacher in words; `start` is the form of the first."""
+    return start.format(short_name(row["start"])) + "".join(
+        f", {kind} {short_name(model)}" for kind, model in given(row).items()
+    )
 
 
 def values_by_query(row: dict[str, Any], system: str) -> Values:
@@ -66,10 +86,11 @@ def values_by_query(row: dict[str, Any], system: str) -> Values:
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> list[Group]:
-    """Return the runs by start, size and collection."""
+    """Return the runs by start, size, collection, generator and teacher."""
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        found.setdefault((row["start"], row["requested_size"], row["collection"]), []).append(row)
+        models_given = [row.get(kind) or "" for kind in GIVEN]
+        found.setdefault((row["start"], row["requested_size"], row["collection"], *models_given), []).append(row)
     return [Group(sorted(found[key], key=lambda row: int(row["seed"]))) for key in sorted(found)]
 
 
@@ -87,14 +108,14 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def answer(listed: Sequence[Group]) -> str:
-    """Return on how many collections the returned model and the hybrid are significantly better or worse, by start."""
+    """Return on how many collections the returned model and the hybrid are significantly better or worse, by models."""
     sentences = []
-    for start in dict.fromkeys(start_name(group.rows[0]) for group in listed):
-        own = [group for group in listed if start_name(group.rows[0]) == start]
+    for start in dict.fromkeys(in_words(group.rows[0], "`{}`") for group in listed):
+        own = [group for group in listed if in_words(group.rows[0], "`{}`") == start]
         gains = _signs([group.returned() - group.values(START) for group in own])
         against, fused = _signs([difference for group in own for difference in _from_bm25(group)]).reshape(-1, 2).T
         sentences.append(
-            f"From `{start}`, the returned model is significantly better than the start on {_count(gains, 1)} "
+            f"From {start}, the returned model is significantly better than the start on {_count(gains, 1)} "
             f"collections and significantly worse on {_count(gains, -1)}. Compared with BM25 it is significantly "
             f"better on {_count(against, 1)} and significantly worse on {_count(against, -1)}; fused with BM25 it is "
             f"significantly better than BM25 alone on {_count(fused, 1)} and significantly worse on "
@@ -125,7 +146,7 @@ def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[lis
     first = group.rows[0]
     what = f"{first['collection']}: {first['documents']:,} documents, {first['systems'][START]['queries']:,} queries"
     seeds = f"seed{'s' if len(group.rows) > 1 else ''} {', '.join(str(row['seed']) for row in group.rows)}"
-    heading = [what, f"{start_name(first)}, plan {first['size']}, {seeds}"]
+    heading = [what, f"{in_words(first)}, plan {first['size']}, {seeds}"]
     for system in first["systems"]:
         name = f"{system} of {_hybrids(group)}" if system == HYBRID else system
         line = [name, with_interval(mean_difference(group.values(system)), "{:.3f}".format)]
@@ -152,7 +173,7 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
         for mean, p in zip(means, corrected, strict=True)
     ]
     for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
-        yield [group.rows[0]["collection"], start_name(group.rows[0]), *returned, *hybrid]
+        yield [group.rows[0]["collection"], in_words(group.rows[0]), *returned, *hybrid]
 
 
 def _hybrids(group: Group) -> str:

@@ -163,7 +163,9 @@ def query_recipe_content(content: dict[str, Any], collection: Path, generator: s
     generate = generated["generate"] | {"queries_per_passage": 3, "max_new_tokens": 32, "input_max_tokens": 200}
     return content | {
         "title": f"Pseudo-queries of {content['title']}",
-        "dataset": content["dataset"] | {"path": str(collection), "train_split": None, "eval_splits": ["judged"]},
+        "dataset": content["dataset"] | {
+            "path": str(collection), "description": "the documents", "train_split": None, "eval_splits": ["judged"],
+        },
         "corpora": {"pretrain": "corpus", "pretrain_from": None, "retrieve": "corpus"},
         "queries": {
             "for": ["retrieve"], "model": generator, "train": None, "generate": generate, "filter": {"round_trip": 20},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from storage.errors import UserError
 
+KEY = re.compile(r"[0-9a-f]{6,24}")
 ADVICE = "give a model folder (a query generator can be trained: docs/collections.md#without-train-queries)"
 UNUSED = ["*.h5", "*.msgpack", "*.ot", "onnx/*", "openvino/*"]
 
@@ -39,4 +41,11 @@ def snapshot(name: str, *, only_here: bool) -> Path:
             why = f"the hub refused the request with HTTP status {error.response.status_code}"
         else:
             why = "the hub cannot be reached, since there is no network or the network refuses it"
-        raise UserError(f"{name}: no folder on this machine, and {why}; {ADVICE}") from None
+        raise UserError(f"{name}: no folder on this machine, and {why}; {_advice(name)}") from None
+
+
+def _advice(name: str) -> str:
+    """Return what to do about a model that is nowhere. The keys of a store are no names of models."""
+    if KEY.fullmatch(name):
+        return f"for a checkpoint with this key, give the folder that `pretrieve export {name} DIR` writes"
+    return ADVICE

@@ -21,6 +21,7 @@ from benchmarks.adaptation_page import (
     agreement,
     answer,
     choices,
+    file_name,
     groups,
     part,
     values_by_query,
@@ -135,3 +136,34 @@ def test_a_choice_among_several_candidates_is_compared_with_the_best_of_them() -
 
     assert words.startswith("Of 3 runs that chose among several candidates, 1 returned the one that is best")
     assert words.endswith("lost at most 0.200 by the choice.")
+
+
+def test_runs_with_a_generator_or_a_teacher_are_apart_from_those_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adaptation_page, "VALUES", tmp_path)
+    without = run(1, "adapted", (0.1, 0.01), (0.2, 0.01))
+    models = [{}, {"generator": "to/t5", "teacher": None}, {"generator": None, "teacher": "package:cross/model"}]
+    models += [{"generator": "to/t5", "teacher": "package:cross/model"}]
+    rows = [without | given for given in models]
+    for gain, row in enumerate(rows):
+        noise = np.array([-0.01, 0.01, -0.02, 0.02])
+        values = {"query_id": ["a", "b", "c", "d"], "start": np.full(4, 0.25), "adapted": 0.25 + 0.1 * gain + noise}
+        pq.write_table(pa.table(values | {"bm25": np.full(4, 0.2), "hybrid": np.full(4, 0.2)}), values_file(row))
+
+    written = part(rows)
+
+    assert [file_name(row) for row in rows] == [
+        "covid-qa-9-tiny-medium-1", "covid-qa-9-tiny-generator_t5-medium-1", "covid-qa-9-tiny-teacher_cross-medium-1",
+        "covid-qa-9-tiny-generator_t5-teacher_cross-medium-1",
+    ]  # fmt: skip
+    names = ["tiny", "tiny, teacher cross", "tiny, generator t5", "tiny, generator t5, teacher cross"]
+    headings = [line.split(" | ")[1] for line in written.splitlines() if line.startswith("| covid-qa: 9")]
+    assert headings == [f"{name}, plan medium, seed 1" for name in names]
+    assert [line.split(" | ")[1] for line in written.splitlines() if line.startswith("| covid-qa |")] == names
+    assert len(groups([without, without | {"generator": None, "teacher": None, "seed": 2}])) == 1
+    for name in names:
+        start, comma, given = name.partition(",")
+        assert f"From `{start}`{comma}{given}, the returned model is significantly better" in written
+    means = [line.split(" | ")[3].split()[0] for line in written.splitlines() if " | adapted | " in line]
+    assert means == ["0.250", "0.450", "0.350", "0.550"]  # each by its own values

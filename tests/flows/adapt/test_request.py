@@ -13,6 +13,7 @@ from flows.adapt.request import Request, check, started
 from flows.queries.build import NAME
 from flows.recipe.shipped import PROJECT
 from storage.errors import UserError
+from storage.store import sources
 
 
 def test_a_folder_of_texts_has_neither_output_nor_store_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,3 +116,12 @@ def test_an_adaptation_that_was_killed_as_it_began_resumes(tmp_path: Path) -> No
     (request.out / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="an empty one"):
         check(request, tmp_path / "artifacts")
+
+
+def test_the_key_of_a_checkpoint_is_answered_with_the_command_that_writes_its_folder() -> None:
+    with sources.assuming_present() as missing:  # asks no hub
+        sources.weights("d447ba49")
+        sources.weights("doc2query/none")
+
+    assert "the folder that `pretrieve export d447ba49 DIR` writes" in missing[0]
+    assert "pretrieve export" not in missing[1]
