@@ -221,7 +221,8 @@ def test_documents_without_texts_are_refused(folder: Path, tmp_path: Path) -> No
 
 def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(folder: Path, tmp_path: Path) -> None:
     """Of a small collection the last ones, whose steps are many epochs, take longer and are left out."""
-    request, store = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9), Store(folder / "store")
+    request = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9)
+    store = Store.open_or_new(tmp_path / "store")  # that of the folder has the stages of "100 steps"
     rows, printed = documents(90), list[str]()
     counts = write_collections(request.out, rows, of_salient_sentences(rows, "en"), None)
 

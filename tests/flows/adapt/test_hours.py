@@ -116,6 +116,16 @@ def test_searches_for_train_queries_are_counted(tmp_path: Path, start: Start) ->
         assert searches * in_a_search <= more < 1.5 * searches * in_a_search
 
 
+def test_decision_and_index_are_counted(tmp_path: Path, start: Start) -> None:
+    of = estimate(tmp_path, start, "one round", Amounts(500, 64, QUERIES))
+
+    stages = [step.stage for step in of.plan.done.values()]
+
+    assert stages.count("evaluate") == 2
+    assert stages.count("encode") == 2 + 1 + 2  # by start and candidate; by the start as published; for the index
+    assert stages.count("split_corpus") == 2 + 1  # to retrieve, to pre-train; the original documents
+
+
 def test_larger_plans_take_longer(tmp_path: Path, start: Start) -> None:
     known, taken = Amounts(500, 64, QUERIES), []
     machine = None
