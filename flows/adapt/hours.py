@@ -31,6 +31,7 @@ from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.split_corpus import TOKENIZER, load_tokenizer, split_documents
 from tasks.estimates.flops import Cost
 from tasks.job import Job
+from tasks.retrieval.encode import Model
 from tasks.session import Done, Session, session
 
 SAMPLE, SAMPLED_CHARACTERS = 500, 2_000_000  # the most documents of a sample; none are added beyond the characters
@@ -100,14 +101,12 @@ def planned_adaptation(file: Path, store: Store, suite: Suite, original: Collect
     """Return a plan with the stages of the recipe, of the decision and, for a gain, of the index at the end."""
     plan = planned(load_recipe(str(file))[0], file.stem, store)
     weights = sources.weights(start.weights)
-    trained = [
-        (job.round, Artifact[Any]("train", job.key, store.folder("train", job.key)))
-        for job in plan.jobs.values()
-        if job.stage.name == "train"
-    ]
+    models: dict[str, Model] = {START: weights}
+    for job in plan.jobs.values():
+        if job.stage.name == "train":
+            models[job.round] = Artifact("train", job.key, store.folder("train", job.key))
     systems: dict[str, System] = {
-        round_: RetrieverSystem(checkpoint, ("dense",), max_tokens=start.max_tokens)
-        for round_, checkpoint in ((START, weights), *trained)
+        name: RetrieverSystem(model, ("dense",), max_tokens=start.max_tokens) for name, model in models.items()
     }
     systems[BM25] = Bm25System(suite.bm25)
     chosen = Source("chosen", weights.path)  # the exported folder has a key of its own, which is not known yet
