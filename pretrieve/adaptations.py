@@ -55,6 +55,8 @@ def adapt(
 ) -> Adaptation:  # fmt: skip
     """Adapt a retriever to a collection, as `pretrieve adapt` does; the same call resumes after an interruption.
 
+    `hours` chooses the plan: the largest of which all stages fit by an estimate. It is no limit.
+
     pretrieve.adapt("my-collection", hours=1).verdict
     """
     request = Request(

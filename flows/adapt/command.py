@@ -31,7 +31,7 @@ def adapt(
     teacher: Annotated[
         str | None, typer.Option(metavar="MODEL", help="A trained cross-encoder, whose scores are distilled.")
     ] = None,
-    hours: Annotated[float, typer.Option(help="The largest plan that fits is run; the smallest always.")] = 1.0,
+    hours: Annotated[float, typer.Option(help="The largest plan whose estimate fits is run.")] = 1.0,
     judgements: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Real queries with relevant documents, which also decide.")
     ] = None,

@@ -12,19 +12,13 @@ from typing import Any
 
 import yaml
 
-from flows.plan.costs import CostEstimate, passes_texts
-from flows.plan.hours import MachineHours
-from flows.plan.plan import planned
-from flows.recipe.load import load_recipe
 from flows.recipe.shipped import find_recipe
 from storage.errors import UserError, suggestion
-from storage.store.store import Store
 from tasks.machine import num_cores
 from tasks.retrieval.stated_model import StatedModel
-from tasks.session import Done
 
 BASE = "small/retro_mae"
-PASSAGE_TOKENS, QUERY_TOKENS = 160, 64
+SPLIT_TOKENS, PASSAGE_TOKENS, QUERY_TOKENS = 144, 160, 64
 METRIC = "nDCG@10"
 PAIRS_PER_QUERY = 20  # at most, that a teacher scores
 COSINE_TEMPERATURE = 0.05  # as sentence-transformers scales cosines by 20
@@ -96,7 +90,7 @@ def threads() -> int:
 def recipe_content(name: str, collection: Path, start: Start, size: Size, language: str) -> dict[str, Any]:
     """Return the content of the recipe file."""
     content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text(encoding="utf-8"))
-    length, passage = start.limit(144), start.limit(PASSAGE_TOKENS)
+    length, passage = start.limit(SPLIT_TOKENS), start.limit(PASSAGE_TOKENS)
     return content | {
         "title": f"Adaptation to {name}",
         "dataset": {
@@ -176,32 +170,3 @@ def query_recipe_content(content: dict[str, Any], collection: Path, generator: s
         "evaluate": content["evaluate"] | {"comparisons": []},
         "teacher": None, "headline": content["headline"] | {"run": START, "baseline": "bm25"},
     }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """The numbers of texts that a plan needs before anything is read."""
-
-    passages: int
-    """At least: the documents, before long ones are split."""
-    train_queries: int
-
-
-def estimated_hours(file: Path, store: Store, known: Numbers) -> tuple[float, str]:
-    """Return the hours of a recipe's encoders on this machine, every text at its full length, and their origin."""
-    recipe, _ = load_recipe(str(file))
-    steps = list(planned(recipe, file.stem, store).done.values())
-    estimate, machine = CostEstimate(recipe, steps), MachineHours(store, recipe.execution)
-    costs = [(step, estimate.of(step, _number(step, estimate, known))) for step in steps if passes_texts(step)]
-    hours = sum(machine.of(step, cost) for step, cost in costs if cost)
-    return hours, f"by its rate measured {machine.measured()}"
-
-
-def _number(step: Done, estimate: CostEstimate, known: Numbers) -> int:
-    """Return the number of texts, queries or pairs of a stage by what is known of the collection."""
-    if step.stage == "train":
-        training = estimate.training(step)
-        return training.num_steps(known.train_queries) * training.batch_queries
-    if step.stage in ("score", "rerank"):
-        return known.train_queries * PAIRS_PER_QUERY
-    return known.passages

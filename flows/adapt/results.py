@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.adapt.decision import Decision
-from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, START, Start, threads
+from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, SPLIT_TOKENS, START, Start, threads
 from flows.adapt.survey import Survey, text_hash
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
@@ -39,9 +39,14 @@ def encoding(start: Start) -> Encoding:
     return Encoding(query_max_tokens=start.limit(QUERY_TOKENS), passage_max_tokens=start.limit(PASSAGE_TOKENS))
 
 
+def splitting(start: Start, language: str) -> Splitting:
+    """Return how documents are split."""
+    return Splitting(max_tokens=start.limit(SPLIT_TOKENS), titles=True, language=language)
+
+
 def suite(start: Start, collections: list[Collection], name: str, language: str = "en") -> Suite:
     """Return the suite that decides between the start and the candidates."""
-    split = Splitting(max_tokens=start.limit(144), titles=True, language=language)
+    split = splitting(start, language)
     return Suite.model_validate({
         "title": f"Decision of {name}", "description": "held-out pseudo-queries, and judged queries if given",
         "seed": 42, "tokenizer": start.weights, "split": split.model_dump(),
@@ -78,10 +83,10 @@ def write_index(
     """
     chosen = sources.weights(str(model.resolve()))
     with session(Session(store, planning=True)) as plan:
-        _indexed(original, chosen, start, survey)
+        indexed(original, chosen, start, survey.language)
     needed = needed_references(plan.jobs.values())
     with noted(store, "adapt", out.name, needed) as note, session(Session(store, note=note)):
-        references = _indexed(original, chosen, start, survey)
+        references = indexed(original, chosen, start, survey.language)
         keep(store, Path("adapt") / text_hash(str(out.resolve())), needed)
         note.finish()
     references["store"] = str(store.root)
@@ -89,14 +94,15 @@ def write_index(
     return references
 
 
-def _indexed(original: Collection, chosen: Any, start: Start, survey: Survey) -> dict[str, Any]:
-    splitting = Splitting(max_tokens=start.limit(144), titles=True, language=survey.language)
-    passages = collection.split(original, "corpus", sources.tokenizer(start.weights), splitting)
+def indexed(original: Collection, chosen: Any, start: Start, language: str) -> dict[str, Any]:
+    """Index the original documents with the chosen model, the start and BM25; return the references."""
+    tokenizer, settings = sources.tokenizer(start.weights), splitting(start, language)
+    passages = collection.split(original, "corpus", tokenizer, settings)
 
     def references(model: Any) -> dict[str, str]:
         retriever = RetrieverSystem(model, ("dense",), max_tokens=start.max_tokens)
-        indexed = retriever.on(passages, encoding(start), Exact(engine="exact"))
-        return {"vectors": indexed.vectors.reference, "index": indexed.index.reference}
+        dense = retriever.on(passages, encoding(start), Exact(engine="exact"))
+        return {"vectors": dense.vectors.reference, "index": dense.index.reference}
 
     return {
         "passages": passages.reference, **references(chosen), "start": references(sources.weights(start.weights)),

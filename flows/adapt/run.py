@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from flows.adapt import collections as data
-from flows.adapt import recipes, results
+from flows.adapt import hours, recipes, results
 from flows.adapt.decision import Decision, decide
 from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
@@ -78,25 +78,30 @@ def adapt(
         counts = data.write_collections(request.out, documents, pseudo, judgements)
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
-        known = recipes.Numbers(surveyed.documents, counts[data.TRAIN])
-        file, size = _recipe(request, start, surveyed.language, known, print_line, store)
+        judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
+        collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
+        suite = results.suite(start, collections, request.name, surveyed.language)
+        queries = counts | ({} if judgements is None else {data.JUDGED: len(judgements.queries)})
+        known = hours.amounts(documents, queries, start, surveyed.language)
+        print_line(f"passages: about {known.passages:,}, of {known.mean_tokens:.0f} tokens on average")
+        file, size, estimate = _recipe(request, start, known, suite, print_line, store)
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
-    judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
-    collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
-    suite = results.suite(start, collections, request.name, surveyed.language)
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
     decision = _decision(content, size)
     model = results.write_model(request.out, decision, checkpoints_of(request, store), request.start, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
     index = results.write_index(request.out, model, original, start, surveyed, store)
+    plan = hours.planned_adaptation(file, store, suite, original, start)
     measured = content["inputs"]
     facts = {
         "run": run_of(request, store).report.key,
         "judged": f"evaluate/{measured[data.JUDGED]}" if data.JUDGED in measured else None,
-        "survey": surveyed.as_json(), "counts": counts, "method": _method(request), "size": size.name,
+        "survey": surveyed.as_json(), "languages": surveyed.shares(), "counts": counts, "method": _method(request),
+        "size": size.name, "estimated_seconds": 3600 * estimate,
+        "stage_seconds": hours.seconds_of_stages(plan, index, store),
         "request": request.as_json(), "index": index, "recipe": file.name, "metric": recipes.METRIC,
     }  # fmt: skip
     pages = {"training": page, "evaluation": evaluation}
@@ -144,47 +149,48 @@ def pseudo_queries(
 def _recipe(
     request: Request,
     start: recipes.Start,
-    language: str,
-    known: recipes.Numbers,
+    known: hours.Amounts,
+    suite: Suite,
     print_line: Callable[[str], None],
     store: Store,
-) -> tuple[Path, recipes.Size]:
-    """Return the recipe's file and its size: that of an interrupted run, else the largest that fits the hours.
+) -> tuple[Path, recipes.Size, float]:
+    """Return the recipe's file, its size and hours: those of an interrupted run, else the largest that fits.
 
     Raises UserError for a model that the recipe cannot use, before anything is built.
     """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
-        name = json.loads(chosen.read_text(encoding="utf-8"))["size"]
-        print_line(f"recipe: {file} ({name}), chosen by an earlier call")
-        return file, next(size for size in recipes.SIZES if size.name == name)
+        earlier = json.loads(chosen.read_text(encoding="utf-8"))
+        print_line(f"recipe: {file} ({earlier['size']}), chosen by an earlier call")
+        return file, next(size for size in recipes.SIZES if size.name == earlier["size"]), earlier["hours"]
     folder = (request.out / data.TRAINING).resolve()
 
     def write(size: recipes.Size) -> None:
-        content = recipes.recipe_content(request.name, folder, start, size, language)
+        content = recipes.recipe_content(request.name, folder, start, size, suite.split.language)
         _write_recipe(file, content | {"seed": request.seed})
 
-    hours: dict[recipes.Size, float] = {}
+    estimates: dict[recipes.Size, float] = {}
+    original = _collection(request, data.ORIGINAL, data.JUDGED)
     for size in recipes.sizes(request.size):
         write(size)
-        estimate, origin = recipes.estimated_hours(file, store, known)
-        if hours and estimate >= min(hours.values()):
+        estimate, origin = hours.estimated_hours(file, store, known, suite, original, start)
+        if estimates and estimate >= min(estimates.values()):
             continue  # a fixed number of steps may be more than the epochs of a small collection, so it fits no better
-        hours[size] = estimate
-        print_line(f"plan {size.name!r}: about {duration(hours[size] * 3600)} on this machine, {origin}")
-        if hours[size] <= request.hours or request.size:
+        estimates[size] = estimate
+        print_line(f"plan {size.name!r}: about {duration(estimate * 3600)} on this machine with all stages, {origin}")
+        if estimate <= request.hours or request.size:
             break
     else:
-        size = min(hours, key=hours.__getitem__)
+        size = min(estimates, key=estimates.__getitem__)
         write(size)
-        takes = duration(hours[size] * 3600)
+        takes = duration(estimates[size] * 3600)
         limit = f"more than --hours {request.hours:g}"
         print_line(f"even the smallest plan, {size.name!r}, takes about {takes}, {limit}; it is run")
     plan = planned(load_recipe(str(file))[0], file.stem, store)
     check_models(plan.jobs, plan)
-    write_atomically(chosen, json.dumps({"size": size.name, "hours": hours[size]}) + "\n")
+    write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size]}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates)}")
-    return file, size
+    return file, size, estimates[size]
 
 
 def _write_recipe(file: Path, content: dict[str, Any]) -> None:

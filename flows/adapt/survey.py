@@ -39,14 +39,17 @@ class Survey:
         known = [name for name in self.languages if name not in ("too short", "unsure")]
         return known[0] if known else "en"
 
+    def shares(self) -> str:
+        """Return the shares of the most frequent languages in words: `en 98 %, de 2 %`."""
+        total = sum(self.languages.values()) or 1
+        return ", ".join(f"{name} {100 * number / total:.0f} %" for name, number in [*self.languages.items()][:SHOWN])
+
     def lines(self) -> list[str]:
         """Return the survey in words."""
-        total = sum(self.languages.values()) or 1
-        shares = [f"{name} {100 * number / total:.0f} %" for name, number in list(self.languages.items())[:SHOWN]]
         return [
             f"found {self.form}: {self.documents:,} documents, {self.titles:,} with a title, {self.empty:,} empty, "
             f"{self.duplicates:,} duplicates",
-            f"languages of the first {total:,}: {', '.join(shares)}; words of a document: "
+            f"languages of the first {sum(self.languages.values()):,}: {self.shares()}; words of a document: "
             f"median {self.median_words:,}, 95 % have at most {self.percentile_95_words:,}",
         ]
 

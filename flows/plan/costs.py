@@ -43,21 +43,17 @@ class CostEstimate:
         if self.costs.assumed:
             self.note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
 
-    def of(self, step: Done, otherwise: int | None = None) -> Cost | None:
-        """Return the most that a stage can cost; None where the number of texts is not known yet.
-
-        `otherwise` is the number that counts where a plan does not know it.
-        """
-        number, one = self.number(step), self._cost_of_one(step)
-        number = otherwise if number is None else number
+    def of(self, step: Done) -> Cost | None:
+        """Return the most that a stage can cost; None where the number of texts is not known yet."""
+        number, one = self.number(step), self.of_one(step)
         if number is not None:
             return one.times(number)
         cost = f"{one.tokens:,.0f} tokens and {in_powers(one.flops)} FLOPs at most"
         self.note(f"{step.stage}: the number of {COUNTED[step.stage]} is not known yet; each has {cost}")
         return None
 
-    def _cost_of_one(self, step: Done) -> Cost:
-        """Return the cost of one text, pair or query."""
+    def of_one(self, step: Done) -> Cost:
+        """Return the most that one text, pair or query can cost."""
         teacher = self.recipe.teacher
         if step.stage == "pretrain" and self.recipe.pretrain:
             return self.costs.pretraining(self.recipe.pretrain)

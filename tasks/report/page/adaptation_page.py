@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.report.page.templates import css, template
+from tasks.runtime.formatting import duration
 
 
 def page(content: Mapping[str, Any]) -> str:
     """Return the self-contained page of an adaptation's report.json."""
-    return template("adaptation.html.j2").render(css=css("report"), **content)
+    return template("adaptation.html.j2", duration=duration).render(css=css("report"), **content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Generator
 from contextlib import closing
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 import pretrieve
-from flows.adapt import recipes, run
-from flows.adapt.collections import of_salient_sentences, write_collections
+from flows.adapt import hours, recipes, results, run
+from flows.adapt.collections import HELDOUT, JUDGED, ORIGINAL, TRAINING, of_salient_sentences, write_collections
+from flows.adapt.hours import amounts
 from flows.adapt.recipes import SIZES
 from flows.adapt.run import adapt
 from flows.adapt.survey import survey
@@ -26,6 +28,7 @@ from flows.browse.searches import TOP, Searches
 from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store.store import Store
+from tasks.runtime.formatting import duration
 from tasks.runtime.progress import drawing
 from tests import warm
 from tests.flows.adapt.test_collections import documents
@@ -76,6 +79,38 @@ def test_the_index_has_the_original_documents(folder: Path) -> None:
 
     assert len(answers) == 90
     assert {answer.text for answer in answers} == {row["text"] for row in documents(90)}
+
+
+def test_the_estimate_counts_the_stages_that_are_built(folder: Path) -> None:
+    """It counts no other, but for the exported model's index, whose keys are not known before."""
+    request, store = request_of(folder), Store(folder / "store")
+    start, index = run.start_of(request), json.loads((request.out / "index.json").read_text())
+    collections = [run._collection(request, *of) for of in ((TRAINING, HELDOUT), (ORIGINAL, JUDGED))]
+    suite = results.suite(start, collections, request.name)
+
+    plan = hours.planned_adaptation(
+        request.out / f"{request.name}.yaml", store, suite, run._collection(request, ORIGINAL, JUDGED), start
+    )
+
+    assert [step.stage for step in plan.done.values() if not step.cached] == ["encode", "index"]
+    built = {manifest.reference: manifest.built["seconds"] for _, manifest in store.manifests() if manifest}
+    known = {step.reference for step in plan.done.values() if step.cached}
+    assert set(built) == known | {index["vectors"], index["index"]}
+    report = json.loads((request.out / "report.json").read_text())
+    assert report["stage_seconds"] == pytest.approx(sum(built.values()))
+    assert report["estimated_seconds"] == json.loads((request.out / "size.json").read_text())["hours"] * 3600
+
+
+def test_the_report_has_what_was_found_of_the_collection(folder: Path) -> None:
+    page = (folder / "out" / "report.html").read_text()
+
+    report = json.loads((folder / "out" / "report.json").read_text())
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page))
+    assert facts["documents"] == "90, 90 with a title, 0 duplicates, 0 empty"
+    assert facts["words of a document"] == "median 30, 95 % have at most 30"
+    assert facts["languages"] == survey("", documents(90)).shares()
+    times = [duration(report[name]) for name in ("estimated_seconds", "stage_seconds")]
+    assert facts["plan"] == f"100 steps: estimated {times[0]}, its stages took {times[1]}"
 
 
 @pytest.mark.parametrize("gained", [False, True])
@@ -186,13 +221,17 @@ def test_documents_without_texts_are_refused(folder: Path, tmp_path: Path) -> No
 
 def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(folder: Path, tmp_path: Path) -> None:
     """Of a small collection the last ones, whose steps are many epochs, take longer and are left out."""
-    request, store = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9), Store(folder / "store")
+    request = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9)
+    store = Store.open_or_new(tmp_path / "store")  # that of the folder has the stages of "100 steps"
     rows, printed = documents(90), list[str]()
     counts = write_collections(request.out, rows, of_salient_sentences(rows, "en"), None)
 
-    file, size = run._recipe(
-        request, run.start_of(request), "en", recipes.Numbers(90, counts["train"]), printed.append, store
-    )
+    start = run.start_of(request)
+    suite = results.suite(start, [run._collection(request, TRAINING, HELDOUT)], request.name)
+
+    file, size, takes = run._recipe(
+        request, start, amounts(rows, counts, start, "en"), suite, printed.append, store
+    )  # fmt: skip
 
     plans = [(line.split("'")[1], line.split("about ")[1].split(" on ")[0]) for line in printed[:-2]]
     assert [name for name, _ in plans] == ["complete", "medium", "without pre-training", "one round"]
@@ -201,7 +240,7 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     trained = load_recipe(str(file))[0].rounds[1].train
     assert trained is not None
     assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
-    assert json.loads((request.out / "size.json").read_text())["size"] == size.name
+    assert json.loads((request.out / "size.json").read_text()) == {"size": size.name, "hours": takes}
 
 
 def test_a_generator_writes_the_queries_of_complete_documents(

@@ -1,0 +1,30 @@
+"""The page of an adaptation: what was found of the collection, and what the plan took."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tasks.report.page.adaptation_page import page
+
+
+def content() -> dict[str, Any]:
+    """The report.json of an adaptation, without measurements."""
+    return {
+        "request": {"collection": "texts <1>", "start": "a/start"}, "verdict": "Nothing was gained", "winner": "start",
+        "survey": {"form": "a folder of texts", "documents": 1_234, "titles": 1_200, "duplicates": 7, "empty": 3,
+                   "median_words": 1_046, "percentile_95_words": 2_345},
+        "languages": "de 96 %, en 4 %", "method": "no generator", "counts": {"train": 2_000, "heldout": 300},
+        "size": "medium", "estimated_seconds": 4_020.0, "stage_seconds": 61.0, "metric": "nDCG@10", "rows": [],
+        "rejected": {}, "recipe": "adapt.yaml",
+    }  # fmt: skip
+
+
+def test_the_page_has_languages_lengths_titles_and_times() -> None:
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page(content())))
+
+    assert facts["collection"] == "texts &lt;1&gt;: a folder of texts"
+    assert facts["documents"] == "1,234, 1,200 with a title, 7 duplicates, 3 empty"
+    assert facts["languages"] == "de 96 %, en 4 %"
+    assert facts["words of a document"] == "median 1,046, 95 % have at most 2,345"
+    assert facts["plan"] == "medium: estimated 1 h 7 min, its stages took 1 min 1 s"
