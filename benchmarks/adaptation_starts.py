@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoTokenizer, BertConfig, BertModel
 
 from flows.export.export import export_checkpoint, new_folder
 from flows.plan.plan import planned
@@ -44,7 +44,7 @@ def write_random(folder: Path, seed: int) -> None:
     """Write a BERT of random weights, with the vocabulary of the tiny BERT."""
     torch.manual_seed(seed)
     with new_folder(folder) as made:
-        AutoModel.from_config(AutoConfig.from_pretrained(SHAPE)).save_pretrained(made)
+        BertModel(BertConfig.from_pretrained(SHAPE)).save_pretrained(made)
         AutoTokenizer.from_pretrained(SHAPE).save_pretrained(made)
 
 
