@@ -73,7 +73,8 @@ def write_collections(
     if min(counts.values()) < FEWEST:
         raise UserError(
             f"the collection gives {counts[TRAIN]} pseudo-queries to train on and {counts[HELDOUT]} to decide with; "
-            f"expected {FEWEST} of both; add documents of several sentences"
+            f"expected {FEWEST} of both; add documents of several sentences, or name a generator that fits your "
+            "texts"
         )
     original, training = out / ORIGINAL, out / TRAINING
     write_originals(original, documents)

@@ -20,7 +20,7 @@ from flows.adapt import hours, recipes, results
 from flows.adapt.decision import Decision, decide
 from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
-from flows.adapt.survey import Survey, survey
+from flows.adapt.survey import survey
 from flows.chain.given_models import check_models
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
@@ -30,6 +30,7 @@ from flows.queries.build import built as built_queries
 from flows.recipe.load import load_recipe
 from flows.recipe.suite_schema import Collection, Suite
 from flows.reproduce import reproduced
+from storage.artifact import Artifact
 from storage.datasets.support.collection_files import kind, read_documents
 from storage.errors import UserError
 from storage.files import write_atomically
@@ -72,9 +73,15 @@ def adapt(
     if request.judgements is not None:
         judgements = read_judgements(request.judgements, {row["doc_id"] for row in documents}, surveyed.form)
     with started(request):
-        pseudo = pseudo_queries(
-            request, documents, start, surveyed, store, print_line=print_line, with_server=with_server
-        )
+        generated = None
+        if request.generator is None:
+            pseudo = data.of_salient_sentences(documents, surveyed.language)
+        else:
+            generated = generated_queries(
+                request, request.generator, documents, start, surveyed.language, store,
+                print_line=print_line, with_server=with_server,
+            )  # fmt: skip
+            pseudo = data.of_generated(documents, kept_by_document(generated))
         counts = data.write_collections(request.out, documents, pseudo, judgements)
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
@@ -99,6 +106,7 @@ def adapt(
     facts = {
         "run": run_of(request, store).report.key,
         "judged": f"evaluate/{measured[data.JUDGED]}" if data.JUDGED in measured else None,
+        "generated": generated and generated.reference,
         "survey": surveyed.as_json(), "languages": surveyed.shares(), "counts": counts, "method": _method(request),
         "size": size.name, "estimated_seconds": 3600 * estimate,
         "stage_seconds": hours.seconds_of_stages(plan, index, store),
@@ -124,26 +132,29 @@ def _method(request: Request) -> str:
     return "no generator: salient sentences and titles of the documents, which are removed from them"
 
 
-def pseudo_queries(
-    request: Request, documents: Sequence[TextRow], start: recipes.Start, surveyed: Survey, store: Store,
+def generated_queries(
+    request: Request, generator: str, documents: Sequence[TextRow], start: recipes.Start, language: str, store: Store,
     *, print_line: Callable[[str], None], with_server: bool,
-) -> list[data.Pseudo]:  # fmt: skip
-    """Return the documents with their pseudo-queries: generated, or their own salient sentences and titles."""
-    if request.generator is None:
-        return data.of_salient_sentences(documents, surveyed.language)
+) -> Artifact[PseudoQueries]:  # fmt: skip
+    """Return the queries that a generator writes for all passages; those that do not find theirs are not kept."""
     name, folder = f"{request.name}_queries", request.out / data.ORIGINAL
     data.write_originals(folder, documents)
     size = recipes.SIZES[-1]
-    content = recipes.recipe_content(request.name, folder.resolve(), start, size, surveyed.language)
+    content = recipes.recipe_content(request.name, folder.resolve(), start, size, language)
     file = request.out / f"{name}.yaml"
-    _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), request.generator))
+    _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), generator))
     result = built_queries(str(file), store.root, [], print_line=print_line, with_server=with_server)
     print_line(result.summary())
-    generated: dict[str, list[str]] = defaultdict(list)
-    for row in read_rows(result.version.queries, PseudoQueries):
+    return result.version.queries
+
+
+def kept_by_document(generated: Artifact[PseudoQueries]) -> dict[str, list[str]]:
+    """Return the queries that are kept, by document id."""
+    queries: dict[str, list[str]] = defaultdict(list)
+    for row in read_rows(generated, PseudoQueries):
         if row["kept"]:
-            generated[row["doc_id"]].append(row["query"])
-    return data.of_generated(documents, generated)
+            queries[row["doc_id"]].append(row["query"])
+    return queries
 
 
 def _recipe(

@@ -133,7 +133,7 @@ def _pseudo_queries(run: FinishedRun) -> Iterator[Artifact[PseudoQueries]]:
 def _of_adaptation(folder: Path) -> Contents:
     """Return the user's documents with the start and the adapted model, and the run that has trained it."""
     index, report = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (ADAPTED, PAGE))
-    if "run" not in report or "start" not in index:
+    if "generated" not in report or "start" not in index:
         raise UserError(f"{folder}: adapted by an earlier version; run the same `pretrieve adapt` again, then browse")
     store = Store.open(Path(index["store"]))
     request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
@@ -159,6 +159,7 @@ def _of_adaptation(folder: Path) -> Contents:
     return replace(
         contents, name=folder.name, title=title, description=report["verdict"],
         preferred=("adapted", *contents.preferred), collections=[*map(_in_words, contents.collections)],
+        pseudo_queries=[artifact(report["generated"], store)] if report["generated"] else [],
     )  # fmt: skip
 
 

@@ -95,9 +95,8 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, seconds:
         if process.poll() is not None:
             log.seek(0)
             lines = log.read().decode(errors="replace").split("\n")
-            raise NotStarted(
-                f"Prefect's embedded server did not start: {next(filter(None, reversed(lines)), 'no message')}"
-            )
+            ended = f"it ended with status {process.returncode} and no message"
+            raise NotStarted(f"Prefect's embedded server did not start: {next(filter(None, reversed(lines)), ended)}")
         if time.monotonic() > deadline:
             raise NotStarted(f"Prefect's embedded server did not answer within {seconds:g} s")
         time.sleep(POLL_SECONDS)

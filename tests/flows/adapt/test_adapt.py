@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import pretrieve
-from flows.adapt import hours, recipes, results, run
+from flows.adapt import hours, results, run
 from flows.adapt.collections import HELDOUT, JUDGED, ORIGINAL, TRAINING, of_salient_sentences, write_collections
 from flows.adapt.hours import amounts
 from flows.adapt.recipes import SIZES
@@ -29,13 +29,12 @@ from flows.recipe.load import load_recipe
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime.formatting import duration
-from tasks.runtime.progress import drawing
 from tests import warm
 from tests.flows.adapt.test_collections import documents
 from tests.in_process import pretrieve as pretrieve_command
 from tests.in_process import refused
 from tests.killed_adaptation import request_of
-from tests.tiny import PIECES, save_backbone, save_t5
+from tests.tiny import save_backbone
 
 pytestmark = pytest.mark.slow
 KILLED = (1, 25, 60, 10_000)
@@ -241,41 +240,3 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     assert trained is not None
     assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
     assert json.loads((request.out / "size.json").read_text()) == {"size": size.name, "hours": takes}
-
-
-def test_a_generator_writes_the_queries_of_complete_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its random weights write nothing that a search would find, so nothing is filtered.
-
-    Without a server none is asked, not even one that the user has named; lines go only to `print_line`.
-    """
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    lines: list[str] = []
-    content = recipes.query_recipe_content
-
-    def unfiltered(*arguments: Any) -> dict[str, Any]:
-        value = content(*arguments)
-        return value | {"queries": value["queries"] | {"filter": None}}
-
-    monkeypatch.setattr(recipes, "query_recipe_content", unfiltered)
-    for name in ("start", "generator"):
-        (tmp_path / name).mkdir()
-    save_backbone(tmp_path / "start", spread=0.2, pooling="mean")
-    save_t5(tmp_path / "generator", PIECES)
-    request = replace(request_of(tmp_path), generator=str(tmp_path / "generator"))
-    rows, store = documents(20), Store(tmp_path / "store")
-    capsys.readouterr()
-
-    with drawing(False):
-        pseudo = run.pseudo_queries(
-            request, rows, run.start_of(request), survey("a file of CSV", rows), store,
-            print_line=lines.append, with_server=False,
-        )  # fmt: skip
-
-    assert capsys.readouterr() == ("", "")
-    assert " to build; store " in lines[0]
-    assert lines[-1].startswith(f"{request.name}_queries@1: ")
-    assert [one.row for one in pseudo] == rows
-    assert sum(len(one.queries) for one in pseudo) >= 20
-    assert all(query for one in pseudo for query in one.queries)

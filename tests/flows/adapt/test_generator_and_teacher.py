@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ import pretrieve
 from flows.adapt.recipes import SIZES
 from flows.adapt.run import adapt
 from flows.browse.loading import contents_of
+from flows.browse.queries import pseudo_queries
 from flows.finished_runs import finished_run
 from flows.queries.versions import find_version
 from flows.recipe.load import load_recipe
@@ -26,6 +29,7 @@ from storage.store.lookup import artifact, must_exist
 from storage.store.store import Store
 from storage.tables import PseudoQueries, Queries, TeacherScores
 from tasks.pseudo_queries.generators.copy_init import copying_t5
+from tasks.runtime.progress import drawing
 from tests.killed_adaptation import request_of
 from tests.models.retrievers.test_cross_encoder import folder_of, tiny_cross_encoder
 from tests.tiny import SPECIALS, save_backbone
@@ -54,7 +58,10 @@ def save_copying_t5(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts, the three models, and an adaptation with them in `out`."""
+    """Texts, the three models, and an adaptation with them in `out`; what it said is in `printed` and `lines`.
+
+    It has no server, so none is asked, not even one that the user has named.
+    """
     folder, random = tmp_path_factory.mktemp("given"), np.random.default_rng(0)
     texts = [" ".join(random.choice(WORDS, 10, replace=False)) for _ in range(DOCUMENTS)]
     (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -66,8 +73,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     request = replace(
         request_of(folder), judgements=None, generator=str(folder / "generator"), teacher=str(folder / "teacher")
     )
-    done = adapt(request, folder / "store", print, with_server=False)
+    printed, lines = io.StringIO(), list[str]()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(printed), drawing(False):
+        patch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+        done = adapt(request, folder / "store", lines.append, with_server=False)
     assert done.page == folder / "out" / "report.html"
+    (folder / "printed").write_text(printed.getvalue())
+    (folder / "lines").write_text("\n".join(lines))
     return folder
 
 
@@ -76,6 +88,11 @@ def rounds(folder: Path) -> dict[str, Manifest]:
     store = Store(folder / "store")
     run = finished_run(json.loads((folder / "out" / "report.json").read_text())["run"], store)
     return {name: must_exist(run.checkpoints[name], store) for name in SIZES[-1].candidates}
+
+
+def test_what_it_says_goes_to_the_caller(folder: Path) -> None:
+    assert (folder / "printed").read_text() == ""
+    assert f"{request_of(folder).name}_queries@1: " in (folder / "lines").read_text()
 
 
 def test_the_queries_are_the_generated_ones_that_find_their_passage(folder: Path) -> None:
@@ -125,3 +142,14 @@ def test_report_model_and_index_are_complete(folder: Path) -> None:
     assert {answer.text for answer in answers} == {row["text"] for row in rows}
     contents = contents_of(str(out), folder / "nowhere")
     assert [collection.name for collection in contents.collections] == ["your documents", "held-out pseudo-queries"]
+    assert report["request"]["teacher"] in (out / "report.html").read_text()
+
+
+def test_the_generated_queries_of_a_passage_are_browsed(folder: Path) -> None:
+    store, contents = Store(folder / "store"), contents_of(str(folder / "out"), folder / "nowhere")
+    rows = list(read_rows(find_version(f"{request_of(folder).name}_queries", store).queries, PseudoQueries))
+    passage = rows[0]["passage_id"]
+
+    browsed = pseudo_queries(contents, contents.collections[0], passage)
+
+    assert [row["query"] for row in browsed] == [row["query"] for row in rows if row["passage_id"] == passage]

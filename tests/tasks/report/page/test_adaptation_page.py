@@ -11,7 +11,8 @@ from tasks.report.page.adaptation_page import page
 def content() -> dict[str, Any]:
     """The report.json of an adaptation, without measurements."""
     return {
-        "request": {"collection": "texts <1>", "start": "a/start"}, "verdict": "Nothing was gained", "winner": "start",
+        "request": {"collection": "texts <1>", "start": "a/start", "teacher": None},
+        "verdict": "Nothing was gained", "winner": "start",
         "survey": {"form": "a folder of texts", "documents": 1_234, "titles": 1_200, "duplicates": 7, "empty": 3,
                    "median_words": 1_046, "percentile_95_words": 2_345},
         "languages": "de 96 %, en 4 %", "method": "no generator", "counts": {"train": 2_000, "heldout": 300},
