@@ -3,11 +3,12 @@
     python -m benchmarks.adaptation_causes FOLDER squad medquad --documents 400 --seeds 1 2 3
 
 The collection is a part of one that has real queries of two splits: half of its documents are relevant to queries of
-`train`, half to queries of `dev`. The plan `without pre-training` of `pretrieve adapt` is run twice, on pseudo-queries
-and on real queries of the same documents, with the same number of queries. All models are measured on the real queries
-of `dev`. So the queries' part, and that of the negatives, is seen with everything else equal. FOLDER and the variable
-$PRETRIEVE_COLLECTIONS are those of `benchmarks.adaptation`. Results are in benchmarks/results/adaptation_causes.json;
-`python -m benchmarks.adaptation_causes_page` writes the table of docs/adaptation.md.
+`train`, half to queries of `dev`. A plan of `pretrieve adapt` is run twice, on pseudo-queries and on real queries of
+the same documents, with the same number of queries; `without pre-training` also trains with mined negatives. All models
+are measured on the real queries of `dev`. So the queries' part, and that of the negatives, is seen with everything else
+equal. FOLDER and the variable $PRETRIEVE_COLLECTIONS are those of `benchmarks.adaptation`. Results are in
+benchmarks/results/adaptation_causes.json; `python -m benchmarks.adaptation_causes_page` writes the table of
+docs/adaptation.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import yaml
 from benchmarks.adaptation import keep_values, retriever
 from benchmarks.adaptation_causes_page import PSEUDO, REAL, RESULTS, values_file
 from flows.adapt.collections import HELDOUT, TRAIN, of_salient_sentences
-from flows.adapt.recipes import FIRST, SECOND, SIZES, START, Start, recipe_content
+from flows.adapt.recipes import SIZES, START, Size, Start, recipe_content, sizes
 from flows.adapt.request import DEFAULT_START, Request
 from flows.adapt.results import suite
 from flows.adapt.run import start_of
@@ -38,9 +39,6 @@ from storage.files import write_atomically
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
-
-SIZE = next(size for size in SIZES if size.name == "without pre-training")
-CANDIDATES = (FIRST, SECOND)
 
 
 def by_hash(names: set[str]) -> list[str]:
@@ -92,27 +90,32 @@ def write_trainings(source: Path, folder: Path, documents: int) -> dict[str, int
     return {"train": number, "test": len({row["query_id"] for row in judged["dev"]})}
 
 
-def trained(name: str, collection: Path, start: Start, seed: int, folder: Path, store: Store) -> dict[str, str]:
+def trained(
+    name: str, collection: Path, start: Start, size: Size, seed: int, folder: Path, store: Store
+) -> dict[str, str]:
     """Run the plan on a collection; return the keys of its checkpoints by candidate."""
     file = folder / f"{name}.yaml"
-    content = recipe_content(name, collection.resolve(), start, SIZE, "en") | {"seed": seed}
+    content = recipe_content(name, collection.resolve(), start, size, "en") | {"seed": seed}
     write_atomically(file, yaml.safe_dump(content, sort_keys=False))
     page = reproduced(str(file), store.root, [], print_line=print, with_server=False)
     if page is None:
         raise TypeError("a complete run always has a report")
     report = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["inputs"]["report"]
     checkpoints = finished_run(report, store).checkpoints
-    return {candidate: checkpoints[candidate].partition("/")[2] for candidate in CANDIDATES}
+    return {candidate: checkpoints[candidate].partition("/")[2] for candidate in size.candidates}
 
 
-def measured(name: str, source: Path, documents: int, start_name: str, seed: int, folder: Path) -> dict[str, Any]:
+def measured(identity: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:
     """Train on both kinds of queries and measure all models on the real queries; return the row of the results."""
-    store = Store.open_or_new(folder / "store")
-    title = f"causes-{name}-{documents}"
+    store, (size,) = Store.open_or_new(folder / "store"), sizes(identity["size"])
+    documents, start_name, seed = identity["documents"], identity["start"], identity["seed"]
+    title = f"causes-{identity['collection']}-{documents}"
     counts = write_trainings(source, folder / title, documents)
     start = start_of(Request(folder / title, folder / title, start_name))
     keys = {
-        kind: trained(f"{title}-{kind.replace(' ', '_')}-{seed}", folder / title / kind, start, seed, folder, store)
+        kind: trained(
+            f"{title}-{kind.replace(' ', '_')}-{seed}", folder / title / kind, start, size, seed, folder, store
+        )
         for kind in (PSEUDO, REAL)
     }
     test = Collection(name="real", reader="beir", path=str((folder / title / REAL).resolve()), eval_split=HELDOUT)
@@ -121,10 +124,7 @@ def measured(name: str, source: Path, documents: int, start_name: str, seed: int
     systems |= {f"{kind}, {candidate}": retriever(key, store) for kind in keys for candidate, key in keys[kind].items()}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
         metrics = evaluate_collection(settings, test, systems)
-    row = {
-        "collection": name, "documents": documents, "start": start_name, "seed": seed, "train": counts["train"],
-        "test": counts["test"], "keys": {"evaluate": metrics.reference, **keys},
-    }  # fmt: skip
+    row = identity | counts | {"keys": {"evaluate": metrics.reference, **keys}}
     keep_values(metrics.path, values_file(row))
     return row
 
@@ -137,15 +137,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--documents", type=int, default=400)
     parser.add_argument("--start", default=DEFAULT_START)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument(
+        "--size", choices=[size.name for size in SIZES if not size.pretraining_steps], default="one round"
+    )
     chosen = parser.parse_args(arguments)
     for seed in chosen.seeds:
         for name in chosen.collections:
             rows: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-            identity = {"collection": name, "documents": chosen.documents, "start": chosen.start, "seed": seed}
+            identity = {"collection": name, "documents": chosen.documents, "start": chosen.start, "seed": seed,
+                        "size": chosen.size}  # fmt: skip
             if any(identity.items() <= row.items() for row in rows):
                 continue
             source = Path(os.environ["PRETRIEVE_COLLECTIONS"]) / name
-            row = measured(name, source, chosen.documents, chosen.start, seed, chosen.folder.resolve())
+            row = measured(identity, source, chosen.folder.resolve())
             rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
             write_atomically(RESULTS, json.dumps([*rows, row], indent=1) + "\n")
 

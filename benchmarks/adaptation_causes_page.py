@@ -32,7 +32,8 @@ HEADER = ("collection", "trained on", "negatives from", f"{METRIC}, real queries
 
 def values_file(row: dict[str, Any]) -> Path:
     """Return the file that keeps the values of a run by query and system."""
-    return VALUES / f"{row['collection']}-{row['documents']}-{short_name(row['start'])}-{row['seed']}.parquet"
+    size = row["size"].replace(" ", "_")
+    return VALUES / f"{row['collection']}-{row['documents']}-{short_name(row['start'])}-{size}-{row['seed']}.parquet"
 
 
 def values(rows: Sequence[dict[str, Any]], system: str) -> Values:
@@ -43,13 +44,18 @@ def values(rows: Sequence[dict[str, Any]], system: str) -> Values:
 
 def part(rows: Sequence[dict[str, Any]]) -> str:
     """Return the generated table: for each collection the start, and the trained models."""
-    groups: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for row in rows:
-        groups.setdefault((row["collection"], row["documents"], row["start"]), []).append(row)
+        groups.setdefault((row["collection"], row["documents"], row["start"], row["size"]), []).append(row)
     listed = [sorted(groups[key], key=lambda row: int(row["seed"])) for key in sorted(groups)]
-    means = [_difference(group, system) for group in listed for _, _, system in SYSTEMS]
+    means = [_difference(group, system) for group in listed for _, _, system in _trained(group)]
     p_values = iter(holm([mean.p() for mean in means]))
     return table(HEADER, (line for group in listed for line in _lines(group, p_values)))
+
+
+def _trained(group: Sequence[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    """Return those of `SYSTEMS` that a group's plan has trained."""
+    return [row for row in SYSTEMS if row[2] in pq.read_schema(values_file(group[0])).names]
 
 
 def _difference(group: Sequence[dict[str, Any]], system: str) -> Mean:
@@ -60,10 +66,10 @@ def _lines(group: Sequence[dict[str, Any]], p_values: Iterator[float]) -> Iterat
     first, seeds = group[0], ", ".join(str(row["seed"]) for row in group)
     what = (
         f"{first['collection']}: {first['documents']:,} documents, {first['train']:,} train and {first['test']:,} test "
-        f"queries; {short_name(first['start'])}, seed{'s' if len(group) > 1 else ''} {seeds}"
+        f"queries; {short_name(first['start'])}, plan {first['size']}, seed{'s' if len(group) > 1 else ''} {seeds}"
     )
     yield [what, "nothing (start)", "–", _value(group, START), "–", "–"]
-    for queries, negatives, system in SYSTEMS:
+    for queries, negatives, system in _trained(group):
         p = probability(next(p_values)).removeprefix("= ")
         difference = with_interval(_difference(group, system), signed)
         yield ["", queries, negatives, _value(group, system), difference, p]

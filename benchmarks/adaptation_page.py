@@ -104,7 +104,8 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     against = table(
         ("collection", "start", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
-    return f"{answer(listed)}\n\n{table(HEADER, cells)}\n{against}\n{agreement(rows)} {cost(rows)}\n"
+    sentences = " ".join([agreement(rows), *given_models(listed), cost(rows)])
+    return f"{answer(listed)}\n\n{table(HEADER, cells)}\n{against}\n{sentences}\n"
 
 
 def answer(listed: Sequence[Group]) -> str:
@@ -174,6 +175,28 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
     ]
     for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
         yield [group.rows[0]["collection"], in_words(group.rows[0]), *returned, *hybrid]
+
+
+def given_models(listed: Sequence[Group]) -> Iterator[str]:
+    """Yield what a generator or a teacher changes, where the same seeds were run without; Holm's is over all."""
+    pairs = [
+        (group, plain) for group in listed if given(group.rows[0]) for plain in listed if _is_without(plain, group)
+    ]
+    means = [mean_difference(group.returned() - plain.returned()) for group, plain in pairs]
+    for (group, _), mean, p in zip(pairs, means, holm([mean.p() for mean in means]), strict=True):
+        first = group.rows[0]
+        models = " and ".join(f"the {kind} `{short_name(model)}`" for kind, model in given(first).items())
+        yield (
+            f"With {models}, the model that is returned on {first['documents']:,} documents of {first['collection']} "
+            f"differs from the one without by {with_interval(mean, signed)} (p {probability(p)})."
+        )
+
+
+def _is_without(plain: Group, group: Group) -> bool:
+    """Return whether a group has the runs of another one without generator and teacher."""
+    same = ("collection", "requested", "start", "requested_size", "seed")
+    runs = [[tuple(row[name] for name in same) for row in one.rows] for one in (plain, group)]
+    return not given(plain.rows[0]) and runs[0] == runs[1]
 
 
 def _hybrids(group: Group) -> str:

@@ -72,7 +72,15 @@ def test_the_page_has_the_table_of_the_kept_results() -> None:
 def test_differences_are_from_the_start_by_seeds_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptation_causes_page, "VALUES", tmp_path)
     rows = [
-        {"collection": "squad", "documents": 9, "start": "package:tiny/model", "seed": seed, "train": 3, "test": 4}
+        {
+            "collection": "squad",
+            "documents": 9,
+            "start": "package:tiny/model",
+            "size": "one round",
+            "seed": seed,
+            "train": 3,
+            "test": 4,
+        }
         for seed in (1, 2)
     ]
     gains = {system: 0.1 * (number + 1) for number, (_, _, system) in enumerate(SYSTEMS)}
