@@ -117,10 +117,10 @@ def answer(listed: Sequence[Group]) -> str:
         against, fused = _signs([difference for group in own for difference in _from_bm25(group)]).reshape(-1, 2).T
         sentences.append(
             f"From {start}, the returned model is significantly better than the start on {_count(gains, 1)} "
-            f"collections and significantly worse on {_count(gains, -1)}. Compared with BM25 it is significantly "
-            f"better on {_count(against, 1)} and significantly worse on {_count(against, -1)}; fused with BM25 it is "
-            f"significantly better than BM25 alone on {_count(fused, 1)} and significantly worse on "
-            f"{_count(fused, -1)}."
+            f"collections or parts of one, and significantly worse on {_count(gains, -1)}. "
+            f"Compared with BM25 it is significantly better on {_count(against, 1)} and significantly worse on "
+            f"{_count(against, -1)}; fused with BM25 it is significantly better than BM25 alone on {_count(fused, 1)} and "
+            f"significantly worse on {_count(fused, -1)}."
         )
     return (
         f"**Answer.** {' '.join(sentences)} So compare with BM25, which the report has, before you use a small model."

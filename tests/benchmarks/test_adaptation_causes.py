@@ -93,4 +93,5 @@ def test_differences_are_from_the_start_by_seeds_and_queries(tmp_path: Path, mon
 
     assert values(rows, "start")[0] == pytest.approx([0.21, 0.21, 0.31, 0.11])
     assert [line.split("|")[5].split()[0] for line in lines[1:]] == ["+0.100", "+0.200", "+0.300", "+0.400"]
+    assert "differs from the one that was trained on pseudo-queries by +0.200 [+0.200, +0.200]" in part(rows)
     assert [line.split("|")[2].strip() for line in lines[1:]] == [PSEUDO, PSEUDO, REAL, REAL]

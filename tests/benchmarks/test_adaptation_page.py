@@ -106,7 +106,7 @@ def test_the_answer_counts_significant_differences(tmp_path: Path, monkeypatch: 
 
     words = answer(groups(rows))
 
-    assert "From `tiny`, the returned model is significantly better than the start on 2 of 3 collections" in words
+    assert "From `tiny`, the returned model is significantly better than the start on 2 of 3 collections or" in words
     assert "significantly worse on 0 of 3. Compared with BM25 it is significantly better on 0 of 3" in words
     assert (
         "significantly worse on 3 of 3; fused with BM25 it is significantly better than BM25 alone on 0 of 3" in words
