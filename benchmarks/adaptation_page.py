@@ -119,8 +119,8 @@ def answer(listed: Sequence[Group]) -> str:
             f"From {start}, the returned model is significantly better than the start on {_count(gains, 1)} "
             f"collections or parts of one, and significantly worse on {_count(gains, -1)}. "
             f"Compared with BM25 it is significantly better on {_count(against, 1)} and significantly worse on "
-            f"{_count(against, -1)}; fused with BM25 it is significantly better than BM25 alone on {_count(fused, 1)} and "
-            f"significantly worse on {_count(fused, -1)}."
+            f"{_count(against, -1)}; fused with BM25 it is significantly better than BM25 alone on "
+            f"{_count(fused, 1)} and significantly worse on {_count(fused, -1)}."
         )
     return (
         f"**Answer.** {' '.join(sentences)} So compare with BM25, which the report has, before you use a small model."
