@@ -15,6 +15,7 @@ from prefect import Flow, flow
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
+from flows.prefect_server.worker_death import end_with_worker
 from flows.recipe.suite_schema import shipped_suites
 from flows.recipe_list import recipe_groups
 from flows.run_names import name_of_current_run
@@ -107,7 +108,9 @@ def flow_with_form(*, named: bool = True) -> Callable[[Callable[P, None]], Flow[
         function.__doc__ = "\n".join([words.rstrip(), "", "Args:", *arguments])
         name = function.__name__
         run_name = name_of_current_run if named else None
-        return flow(name=name, description=words, flow_run_name=run_name, persist_result=False)(function)
+        return flow(
+            name=name, description=words, flow_run_name=run_name, persist_result=False, on_running=[end_with_worker]
+        )(function)
 
     return as_flow
 

@@ -122,8 +122,9 @@ class Lines:
     def write(self, text: str) -> None:
         """Write what a bar would draw, if it is more than blanks and the way up to the bar around it."""
         if line := text.replace("\x1b[A", "").strip("\r\n "):
-            sys.stderr.write(f"  {line}\n")
-            sys.stderr.flush()
+            with contextlib.suppress(BrokenPipeError):  # the work goes on where nobody reads its progress
+                sys.stderr.write(f"  {line}\n")
+                sys.stderr.flush()
 
     def flush(self) -> None:
         """Do nothing: lines are flushed as they are written."""

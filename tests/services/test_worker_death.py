@@ -11,6 +11,7 @@ import psutil
 
 from flows.prefect_server.automations import SILENT
 from flows.prefect_server.worker import ALIVE, ATTACHED
+from flows.prefect_server.worker_death import DIED
 from tests.services.lab import Lab, long_training, process_of
 from tests.services.servers import run_of, wait_for
 
@@ -49,6 +50,8 @@ def test_a_run_whose_worker_died_ends_and_resumes_when_retried(lab: Lab) -> None
     for kind, child in children.items():
         assert lab.end(child["id"], MINUTES_TO_CRASH)["state_name"] == "Crashed", kind
         assert lab.end(runs[kind], 1)["state_name"] == "Failed"
+    assert DIED in lab.logs(children["worker"]["id"])  # it did not fail at the next line that it wrote
+    assert list(lab.work_folder(children["worker"]).glob("scratch/training/*"))
 
     lab.work("gpu", "gpu-again", limit=len(KINDS))
     for run in runs.values():

@@ -37,6 +37,17 @@ def test_a_bar_is_drawn_whatever_width_the_terminal_states(columns: int) -> None
     assert "█" in drawn
 
 
+def test_work_goes_on_where_nobody_reads_its_progress() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    script = "from tasks.runtime.progress import Lines; Lines().write('reading: 50%'); print('read')"
+
+    result = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=writing, timeout=100)
+
+    os.close(writing)
+    assert result.stdout == b"read\n"
+
+
 @pytest.mark.parametrize(
     ("unit", "singular"), [("steps", "step"), ("queries", "query"), ("passes", "pass"), ("batches", "batch")]
 )
