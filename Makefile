@@ -24,9 +24,9 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 export DO_NOT_TRACK := 1
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 # What the tests compute is tiny, and quickest on one thread.
-test test-numbers test-services check storm: export OMP_NUM_THREADS := 1
+test pytest test-numbers test-services check storm: export OMP_NUM_THREADS := 1
 # Images often set it; then every process that a test or a benchmark starts compiles all modules again.
-test test-numbers test-services check storm bench: export PYTHONDONTWRITEBYTECODE :=
+test pytest test-numbers test-services check storm bench: export PYTHONDONTWRITEBYTECODE :=
 
 # Tests of numbers that depend on the order in which a kernel adds, and kernels differ between CPUs.
 NUMBERS := tests/models tests/test_golden_losses.py tests/storage/test_vectors.py tests/tasks/training/test_grad_cache.py \
@@ -45,7 +45,7 @@ test-numbers: export OPENBLAS_CORETYPE := Nehalem
 test-numbers: export NPY_DISABLE_CPU_FEATURES := X86_V3 X86_V4 AVX512_ICL
 test-numbers: export NUMBA_CPU_NAME := generic
 
-.PHONY: help quickstart test docs notebooks screenshots fuzz test-numbers test-services check storm lint data environment bench growth results coverage lock clean
+.PHONY: help quickstart test pytest docs notebooks screenshots fuzz test-numbers test-services check storm lint data environment bench growth results coverage lock clean
 
 help: ## say what the targets do
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
@@ -53,7 +53,9 @@ help: ## say what the targets do
 quickstart: environment data ## the whole pipeline on 3,000 Wikipedia leads
 	$(BIN)/pretrieve reproduce quickstart
 
-test: lint data ## ruff, mypy and every test that needs no system package
+test: lint pytest ## ruff, mypy and every test that needs no system package; with -j2 at the same time
+
+pytest: environment data
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-numbers: environment data ## the numeric tests with older CPU instructions, at most 3 minutes on 2 cores
@@ -120,7 +122,8 @@ $(STAMP): requirements.lock requirements-dev.lock pyproject.toml
 	  "$$found" -m venv --clear $(VENV); \
 	fi
 	@echo "installing the packages of requirements-dev.lock (about 4 GB on disk; a few minutes, more on a busy machine)"
-	@$(BIN)/python -m pip install --quiet --requirement requirements-dev.lock
+	@$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-dev.lock
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null || true  # pip would use one core; templates are no Python
 	@$(BIN)/python -m pip install --quiet --no-deps --editable . $(BY_PATH)
 	@$(BIN)/python -m pip check
 	@echo "$(VENV) is ready; use it with: . $(BIN)/activate"

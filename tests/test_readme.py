@@ -77,7 +77,7 @@ def test_each_linked_file_exists(document: Path) -> None:
 def test_ci_runs_what_a_developer_runs() -> None:
     lines = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if not line.startswith("#")]
 
-    assert lines[-3:] == ["make test", "make test-numbers", "make test-services"]
+    assert lines[-3:] == ["make -j2 test", "make test-numbers", "make test-services"]
     assert "set -euo pipefail" in lines  # the failure of one is the failure of all
 
 

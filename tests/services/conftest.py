@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def worker(server: Service, tmp_path: Path) -> Iterator[Callable[..., Service]]:
 @pytest.fixture(scope="session")
 def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A server on PostgreSQL for all tests that ask for a lab."""
-    with site(tmp_path_factory.mktemp("site")) as built:
+    ours = tmp_path_factory.getbasetemp()
+    shared = ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours  # by the workers of this run of pytest
+    with site(tmp_path_factory.mktemp("site"), shared) as built:
         yield built
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from tests.services.own_postgres import postgres
+from tests.services.own_postgres import load, postgres, save
 from tests.services.servers import (
     Service,
     post,
@@ -204,14 +205,23 @@ def process_of(run: dict[str, Any]) -> psutil.Process:
 
 
 @contextmanager
-def site(home: Path) -> Iterator[Site]:
-    """A site for a block."""
+def site(home: Path, shared: Path) -> Iterator[Site]:
+    """A site for a block. The first of several registers everything, and leaves its database in `shared` for others."""
     # Not SQLite, which locks up for minutes when several workers and runs write on a busy machine.
-    with postgres() as (address, password):
-        built = Site(home, f"postgresql+asyncpg://prefect:{password}@{address}/prefect")
+    with postgres() as (address, password), contextlib.ExitStack() as first:
+        database = f"postgresql://prefect:{password}@{address}/prefect"
+        built, dump = Site(home, database.replace("://", "+asyncpg://")), shared / "site.sql"
+        lock = first.enter_context((shared / "site.lock").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if registered := dump.exists():
+            first.close()
+            load(database, dump)
         built.start()
         try:
-            register(built.server.url, home)
+            if not registered:
+                register(built.server.url, home)
+                save(database, dump)
+                first.close()
             yield built
         finally:
             built.server.stop()

@@ -48,6 +48,19 @@ def postgres(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def save(database: str, dump: Path) -> None:
+    """Write the content of a database, named as a URL, to a file, which is there only once it is complete."""
+    unfinished = dump.with_suffix(".unfinished")
+    subprocess.run([str(BINARIES[-1] / "pg_dump"), "--file", str(unfinished), database], check=True)
+    unfinished.replace(dump)
+
+
+def load(database: str, dump: Path) -> None:
+    """Fill an empty database with what `save` has written."""
+    command = [str(BINARIES[-1] / "psql"), "--quiet", "--set", "ON_ERROR_STOP=1", "--file", str(dump), database]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
 def _as_postgres() -> list[str]:
     return ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
 

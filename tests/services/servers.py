@@ -141,7 +141,7 @@ def worker_environment(url: str, store: Path, home: Path, **more: str) -> dict[s
             "PREFECT_API_URL": url,
             "PREFECT_RESULTS_LOCAL_STORAGE_PATH": str(store / ".prefect" / "results"),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-            "PREFECT_WORKER_QUERY_SECONDS": "2",  # the usual 10 make a test wait
+            "PREFECT_WORKER_QUERY_SECONDS": "4",  # 10 make a test wait; each question takes the server 0.1 s of CPU
             "PRETRIEVE_HOME": str(ROOT),
             "PRETRIEVE_STORE": str(store),
         }
