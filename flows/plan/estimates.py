@@ -17,7 +17,7 @@ from typing import Any
 from flows.plan.cost_history import CostHistory
 from flows.plan.costs import CostEstimate, passes_texts
 from flows.plan.counts import Count
-from flows.plan.generator_costs import WRITING, GeneratorCosts, runs_generator
+from flows.plan.generator_costs import WRITING, GeneratorCosts, Writing, runs_generator
 from flows.plan.gpu_needs import Need, gpu_needs
 from flows.plan.gpus import Gpu
 from flows.plan.hours import MachineHours
@@ -87,7 +87,7 @@ def estimated(
 ) -> EstimatedPlan:  # fmt: skip
     """Return the plan of a recipe with its costs: on this machine, or on a GPU whose figures are given.
 
-    `report` prints which stage is counted for the GPU.
+    `report` prints which stage is counted for the GPU, and what is measured on this machine.
     """
     recipe, path = load_recipe(name, changes)
     title, store = recipe_name(path, fast=recipe.fast), Store.open_or_new(folder)
@@ -95,18 +95,22 @@ def estimated(
         plan = planned(recipe, title, store)
         steps = list(plan.done.values())
         estimate, history = CostEstimate(recipe, steps), CostHistory(store)
-        machine = MachineHours(store, recipe.execution) if figures is None else None
+        machine = MachineHours(store, recipe.execution, report) if figures is None else None
         counted = estimate.counts.all()
         generators = GeneratorCosts(estimate, plan.jobs)
         costs = {step.reference: estimate.of(step) for step in steps if passes_texts(step)}
         costs |= {step.reference: generators.of(step) for step in steps if runs_generator(plan.jobs[step.reference])}
+        writing = {
+            step.reference: generators.work(step) for step in steps
+            if step.stage in WRITING and costs.get(step.reference) is not None
+        }  # fmt: skip
         needs = gpu_needs(estimate, generators, steps, figures, report) if figures is not None else []
     unknown = without_key(steps)
     rows = [
         dataclasses.replace(
             _of_stage(
                 step, step.reference in unknown, store, costs.get(step.reference), history, machine,
-                of_equal_cost(step, steps, costs),
+                of_equal_cost(step, steps, costs), writing.get(step.reference),
             ),
             is_counted=step.reference in costs, detail=detail(plan.jobs[step.reference], plan.jobs),
             system=system(plan.jobs[step.reference], plan.jobs),
@@ -142,14 +146,15 @@ def _of_stage(
     history: CostHistory,
     machine: MachineHours | None,
     alike: Sequence[Done],
+    writing: Writing | None,
 ) -> StageEstimate:
     disk: int | None
     if step.cached:
         disk, hours = bytes_below(store.folder(step.stage, step.key)), None
     else:
         disk, hours = history.disk_and_hours(step, cost, alike)
-        if hours is None and cost is not None and machine is not None and step.stage not in WRITING:
-            hours = machine.of(step, cost)
+        if hours is None and cost is not None and machine is not None:
+            hours = machine.of(step, cost) if writing is None else machine.of_writing(step, writing)
     key = UNKNOWN_KEY if has_no_key else step.key
     tokens, flops = (cost.tokens, cost.flops) if cost is not None else (None, None)
     return StageEstimate(step.stage, step.round, key, step.cached, tokens, flops, disk, hours)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.plan.costs import CostEstimate, in_powers
@@ -18,6 +19,16 @@ from tasks.session import Done
 WRITING = ("generate_queries", "fill_ledger")
 STAGES = (*WRITING, "train_generator")
 T5S = ("t5", "mt5")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """The work of a stage that writes queries."""
+
+    shape: T5Shape
+    settings: NamedGeneration
+    passages: float | None
+    """How many passages it reads; None where it is not known yet."""
 
 
 class GeneratorCosts:
@@ -40,21 +51,27 @@ class GeneratorCosts:
 
     def parts(self, step: Done) -> tuple[Cost, Cost] | None:
         """Return the cost of reading all passages, and of writing all queries; None where it is not known."""
+        if (work := self.work(step)) is None:
+            return None
+        length, settings = work.settings.input_max_tokens, work.settings
+        read = work.shape.reading(length)
+        written = work.shape.writing(length, settings.max_new_tokens).times(settings.queries_per_passage)
+        if work.passages is None:
+            tokens, flops = read.tokens + written.tokens, in_powers(read.flops + written.flops)
+            cost = f"{tokens:,.0f} tokens and {flops} FLOPs at most"
+            self.estimate.note(f"{step.stage}: the number of passages is not known yet; each has {cost}")
+            return None
+        return read.times(work.passages), written.times(work.passages)
+
+    def work(self, step: Done) -> Writing | None:
+        """Return what a stage that writes queries does; None where its model is no T5."""
         job = self.jobs[step.reference]
         settings = job.settings
         assert isinstance(settings, NamedGeneration)
         if (shape := self._shape(job)) is None:
             return None
-        length, queries = settings.input_max_tokens, settings.queries_per_passage
-        read, written = shape.reading(length), shape.writing(length, settings.max_new_tokens).times(queries)
         passages = self.estimate.number_of_passages(str(job.references["passages"]))
-        if passages is None:
-            tokens, flops = read.tokens + written.tokens, in_powers(read.flops + written.flops)
-            cost = f"{tokens:,.0f} tokens and {flops} FLOPs at most"
-            self.estimate.note(f"{job.stage.name}: the number of passages is not known yet; each has {cost}")
-            return None
-        number = passages / settings.share[1]
-        return read.times(number), written.times(number)
+        return Writing(shape, settings, None if passages is None else passages / settings.share[1])
 
     def _shape(self, job: Job) -> T5Shape | None:
         """Return the shape of the model that writes; None where it is no T5."""

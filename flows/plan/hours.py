@@ -1,10 +1,12 @@
-"""The hours of a plan's stages on this machine, from their counted FLOPs and the rate of its encoders."""
+"""The hours of a plan's stages on this machine, from the rates of its encoders and generators."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from flows.plan.generator_costs import Writing
 from storage.store.store import Store
 from tasks.estimates.flops import Cost
 from tasks.session import Done, Execution, Session, session
@@ -18,7 +20,11 @@ TRAININGS = ("pretrain", "train", "train_teacher", "train_generator")
 class MachineHours:
     """Estimates the hours of stages for which a store has no similar artifact."""
 
-    def __init__(self, store: Store, execution: Execution) -> None:
+    def __init__(
+        self, store: Store, execution: Execution, report: Callable[[str], None] = lambda line: None
+    ) -> None:  # fmt: skip
+        """`report` prints what takes some seconds to measure."""
+        self._report = report
         self._session = Session(store, execution)
         self.notes: dict[str, None] = {}
         """Where the rates come from."""
@@ -41,3 +47,17 @@ class MachineHours:
         line = f"hours of {step.stage}: estimated as FLOPs / {rate / 1e9:,.1f} GFLOP/s, the rate of {kind} measured"
         self.notes.setdefault(f"{line} {self.measured()} ({self._rates.machine})")
         return cost.flops / rate / 3600
+
+    def of_writing(self, step: Done, work: Writing) -> float | None:
+        """Return the hours of one process that writes queries; None where nobody knows how many or how fast."""
+        from tasks.estimates.generation_rate import generation_rate
+
+        if work.passages is None:
+            return None
+        with session(self._session):
+            rate = generation_rate(work.shape, work.settings, self._report)
+        if rate is None:
+            return None
+        line = f"hours of {step.stage}: estimated as {rate.seconds:,.3g} s for a passage, measured {rate.when()}"
+        self.notes.setdefault(f"{line} with random weights; at most, with every text at its full length")
+        return work.passages * rate.seconds / 3600

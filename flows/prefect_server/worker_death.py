@@ -14,8 +14,6 @@ import threading
 from logging import Logger, LoggerAdapter
 from typing import Any
 
-from prefect import get_run_logger
-
 OUTPUTS = (1, 2)  # the descriptors of standard output and standard error
 DIED = "The worker of this run has died, so the run ends. Retry resumes it."
 
@@ -25,6 +23,8 @@ def end_with_worker(flow: Any, flow_run: Any, state: Any) -> None:  # as Prefect
 
     A process that no worker has started, or that does not write to its worker, is left alone.
     """
+    from prefect import get_run_logger
+
     pipes = [number for number in OUTPUTS if stat.S_ISFIFO(os.fstat(number).st_mode)]
     if pipes and "PREFECT__FLOW_RUN_ID" in os.environ:
         threading.Thread(target=_end_after, args=(pipes, get_run_logger()), daemon=True, name="worker death").start()

@@ -33,6 +33,13 @@ class T5Shape:
     def _feed_forward(self) -> int:
         return (3 if self.gated else 2) * self.width * self.inner
 
+    @property
+    def parameters(self) -> int:
+        """The numbers in its matrices, with a head of its own for the vocabulary, which some T5s share."""
+        encoder = self.encoder_layers * (4 * self.width * self.attention + self._feed_forward)
+        decoder = self.decoder_layers * (8 * self.width * self.attention + self._feed_forward)
+        return encoder + decoder + 2 * self.width * self.vocabulary
+
     def reading_flops(self, passage_tokens: float) -> float:
         """Return the FLOPs of encoding a passage, with the keys and values that the decoder's layers take from it."""
         projections = self.encoder_layers * (4 * self.width * self.attention + self._feed_forward)

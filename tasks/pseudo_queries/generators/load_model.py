@@ -81,18 +81,24 @@ def open_model(source: ModelSource) -> Any:
     """Return the model with all its weights."""
     checkpoint, config, dtype = source.checkpoint, source.config, source.dtype
     kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    if dtype == "auto":
-        dtype = "float32" if source.device.type == "cpu" else "bfloat16"
     with _naming(checkpoint, "weights, such as model.safetensors"):
         check_safetensors(checkpoint)
         model, loaded = kind.from_pretrained(
-            str(checkpoint), config=config, dtype=getattr(torch, dtype), output_loading_info=True,
+            str(checkpoint), config=config, dtype=number_format(dtype, source.device), output_loading_info=True,
             use_safetensors=True, trust_remote_code=False,
         )  # fmt: skip
         unexpected = [name for name in loaded["unexpected_keys"] if not UNUSED.search(name)]
         check_names(loaded["missing_keys"], unexpected, checkpoint, f"a {type(model).__name__}, which generates text")
         check_finite(model.state_dict(), checkpoint)
     return model.to(source.device).eval()
+
+
+def number_format(dtype: str, device: torch.device) -> torch.dtype:
+    """Return the number format of a setting; "auto" is bfloat16 on a GPU, float32 on a CPU."""
+    if dtype == "auto":
+        dtype = "float32" if device.type == "cpu" else "bfloat16"
+    result: torch.dtype = getattr(torch, dtype)
+    return result
 
 
 def check_length(checkpoint: Path, config: Any, tokens: int, setting: str) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from storage.errors import UserError
 from tasks.pseudo_queries.generators.gumbel_sampling import Candidates, nucleus, numbers
-from tasks.pseudo_queries.generators.text_generator import SamplingSettings, TextGenerator, load_generator
+from tasks.pseudo_queries.generators.text_generator import Decoder, SamplingSettings, TextGenerator, load_generator
 
 TEXTS_PER_CALL = 1024  # of the tokenizer
 LIVE_SHARE = 0.75  # a batch with fewer live rows is compacted; doing so at each row's end costs more than it saves
@@ -76,7 +76,7 @@ class Sampler:
             for request in requests
         ]
         try:
-            samples = self.sample(ids, torch.from_numpy(np.stack(bits)).to(self.device))
+            samples = sample(self.generator, ids, torch.from_numpy(np.stack(bits)).to(self.device), settings)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -100,40 +100,43 @@ class Sampler:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    @torch.inference_mode()
-    def sample(self, ids: list[list[int]], numbers_BST: Tensor) -> list[list[list[int]]]:
-        """Return S samples of each of B inputs as token ids without the end; random numbers select the tokens."""
-        num_texts, num_samples, num_steps = numbers_BST.shape
-        numbers_RT = numbers_BST.flatten(0, 1)
-        state, logits_BV = self.generator.start(ids)
-        ends_V, stops_V = (token_mask(tokens, logits_BV) for tokens in (self.generator.ends, self.generator.stops))
-        candidates = self._candidates(logits_BV)
-        state.repeat(num_samples)
-        tokens_R = candidates.repeated(num_samples).draw(numbers_RT[:, 0])
-        generated_RT = torch.zeros_like(numbers_RT)
-        rows = torch.arange(len(numbers_RT), device=self.device)  # the row of `generated_RT` of each row in the batch
-        lengths = torch.zeros_like(rows)
-        live = torch.ones_like(rows, dtype=torch.bool)
-        for step in range(num_steps):
-            # An end token is not part of the text, so the row ends before it is counted.
-            live = live & ~ends_V[tokens_R]
-            generated_RT[rows, step] = tokens_R
-            lengths[rows] += live
-            # A token with the stop string is part of the text, so the row ends after it is counted.
-            live = live & ~stops_V[tokens_R]
-            num_live = int(live.sum())
-            if step + 1 == num_steps or not num_live:
-                break
-            if num_live < LIVE_SHARE * len(rows):
-                kept = live.nonzero().squeeze(1)
-                state.select(kept)
-                rows, live, tokens_R = rows[kept], live[kept], tokens_R[kept]
-            tokens_R = self._candidates(state.step(tokens_R[:, None])).draw(numbers_RT[rows, step + 1])
-        samples = [row[:length] for row, length in zip(generated_RT.tolist(), lengths.tolist(), strict=True)]
-        return [samples[row : row + num_samples] for row in range(0, num_texts * num_samples, num_samples)]
 
-    def _candidates(self, logits_RV: Tensor) -> Candidates:
-        return nucleus(logits_RV, self.settings.top_k, self.settings.top_p, self.settings.temperature)
+@torch.inference_mode()
+def sample(
+    generator: Decoder, ids: list[list[int]], numbers_BST: Tensor, settings: SamplingSettings
+) -> list[list[list[int]]]:
+    """Return S samples of each of B inputs as token ids without the end; random numbers select the tokens."""
+
+    def candidates(logits_RV: Tensor) -> Candidates:
+        return nucleus(logits_RV, settings.top_k, settings.top_p, settings.temperature)
+
+    num_texts, num_samples, num_steps = numbers_BST.shape
+    numbers_RT = numbers_BST.flatten(0, 1)
+    state, logits_BV = generator.start(ids)
+    ends_V, stops_V = (token_mask(tokens, logits_BV) for tokens in (generator.ends, generator.stops))
+    state.repeat(num_samples)
+    tokens_R = candidates(logits_BV).repeated(num_samples).draw(numbers_RT[:, 0])
+    generated_RT = torch.zeros_like(numbers_RT)
+    rows = torch.arange(len(numbers_RT), device=numbers_BST.device)  # of `generated_RT`, for each row in the batch
+    lengths = torch.zeros_like(rows)
+    live = torch.ones_like(rows, dtype=torch.bool)
+    for step in range(num_steps):
+        # An end token is not part of the text, so the row ends before it is counted.
+        live = live & ~ends_V[tokens_R]
+        generated_RT[rows, step] = tokens_R
+        lengths[rows] += live
+        # A token with the stop string is part of the text, so the row ends after it is counted.
+        live = live & ~stops_V[tokens_R]
+        num_live = int(live.sum())
+        if step + 1 == num_steps or not num_live:
+            break
+        if num_live < LIVE_SHARE * len(rows):
+            kept = live.nonzero().squeeze(1)
+            state.select(kept)
+            rows, live, tokens_R = rows[kept], live[kept], tokens_R[kept]
+        tokens_R = candidates(state.step(tokens_R[:, None])).draw(numbers_RT[rows, step + 1])
+    samples = [row[:length] for row, length in zip(generated_RT.tolist(), lengths.tolist(), strict=True)]
+    return [samples[row : row + num_samples] for row in range(0, num_texts * num_samples, num_samples)]
 
 
 def batch_order(requests: Sequence[GenerationRequest], lengths: Sequence[int]) -> list[int]:

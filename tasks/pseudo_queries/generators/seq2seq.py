@@ -80,6 +80,18 @@ class Seq2SeqState:
         self.reading = replace(now, slots=number * now.samples + now.slots % now.samples)
 
 
+def start(
+    model: Any, shares: bool, ids: Sequence[list[int]], starts: list[int], pad: int
+) -> tuple[Seq2SeqState, Tensor]:
+    """Encode texts with a model, and return the logits of the first token of each after `starts`. [B, V]"""
+    length = max(map(len, ids))
+    ids_BL = torch.tensor([row + [pad] * (length - len(row)) for row in ids], device=model.device)
+    mask_BL = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in ids], device=model.device)
+    hidden = model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
+    state = Seq2SeqState(model, shares, hidden, mask_BL)
+    return state, state.step(torch.tensor([starts] * len(ids), device=model.device))
+
+
 class Seq2Seq:
     """An encoder-decoder on its device; each text is read with `prefix` before it, and truncated at its end."""
 
@@ -108,12 +120,7 @@ class Seq2Seq:
 
     def start(self, ids: Sequence[list[int]]) -> tuple[Seq2SeqState, Tensor]:
         """Encode the texts, and return the logits of the first token of each. [B, V]"""
-        length = max(map(len, ids))
-        ids_BL = torch.tensor([row + [self.pad] * (length - len(row)) for row in ids], device=self.device)
-        mask_BL = torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in ids], device=self.device)
-        hidden = self.model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
-        state = Seq2SeqState(self.model, self.shares, hidden, mask_BL)
-        return state, state.step(torch.tensor([self.starts] * len(ids), device=self.device))
+        return start(self.model, self.shares, ids, self.starts, self.pad)
 
     def text(self, samples: Sequence[list[int]]) -> list[str]:
         """Return the texts of generated token ids."""

@@ -56,19 +56,23 @@ class DecodingState(Protocol):
         """Keep only these rows."""
 
 
-class TextGenerator(Protocol):
-    """A seq2seq or causal language model that generates text."""
+class Decoder(Protocol):
+    """A seq2seq or causal language model that samples token ids from others."""
 
     ends: list[int]
     """Tokens that end a text and are not part of it."""
     stops: list[int]
     """Tokens that contain the stop string; the characters before it belong to the text."""
 
-    def read(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the input token ids of each passage."""
-
     def start(self, ids: Sequence[list[int]]) -> tuple[DecodingState, Tensor]:
         """Return a row for each input, and the logits of its first token. [B, V]"""
+
+
+class TextGenerator(Decoder, Protocol):
+    """A model that generates text."""
+
+    def read(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the input token ids of each passage."""
 
     def text(self, samples: Sequence[list[int]]) -> list[str]:
         """Return the texts of generated token ids."""

@@ -11,6 +11,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
+from transformers import T5Config
 
 from flows.plan import plan as plans
 from flows.plan.cost_history import CostHistory, tokens_per_second
@@ -30,6 +31,7 @@ from storage.store.hub_models import ADVICE
 from storage.store.store import Store
 from storage.tables import Pairs
 from tasks.analyses.measures.pos_tagger import not_installed
+from tasks.estimates import generation_rate
 from tasks.estimates.flops import Cost
 from tasks.pretraining.initialise import initialise
 from tasks.pretraining.pretrain import pretrain
@@ -166,8 +168,9 @@ def test_a_generator_is_counted_where_it_is_trained(tmp_path: Path, capsys: pyte
 
 
 def test_stages_that_write_shares_of_the_queries_are_counted_and_what_joins_them_is_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(generation_rate, "MOST_PARAMETERS", 0)  # measuring T5-base would take half a minute
     changes = [*NOWHERE, "backbone.layers=[0]", "queries.shares=2", "corpora.pretrain=corpus"]
 
     rows, below = plan(capsys, tmp_path / "store", "cot_mae_query_as_context", changes)
@@ -175,6 +178,7 @@ def test_stages_that_write_shares_of_the_queries_are_counted_and_what_joins_them
     tokens = 8_841_823 / 2 * (512 + 5 * 64)
     assert float(rows["fill_ledger", ""]["tokens"]) == pytest.approx(tokens, rel=0.01)
     assert rows["generate_queries", ""]["tokens"] == ""
+    assert rows["fill_ledger", ""]["time"] == ""
     assert "FLOPs of fill_ledger: its model is not here; it is taken to have the shape of T5-base" in below
 
 
@@ -287,6 +291,21 @@ def test_hours_follow_from_the_kept_rate_of_this_machine(rates: Path, capsys: py
         row = rows[name, "retriever_1"]
         assert in_seconds(row["time"]) == pytest.approx(float(row["flops"]) / rate, rel=0.01, abs=0.1)
     assert f"FLOPs / 2,000.0 GFLOP/s, the rate of encoding measured on {kept[machine]['at']} ({machine})" in below
+
+
+def test_hours_of_writing_queries_follow_from_the_kept_rate_of_the_models_shape(
+    rates: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    T5Config(d_model=32, d_kv=8, num_heads=3, d_ff=80, vocab_size=50, num_layers=2).save_pretrained(tmp_path / "t5")
+    changes = [*NOWHERE, "backbone.layers=[0]", f"queries.model={tmp_path / 't5'}", "corpora.pretrain=corpus"]
+
+    rows, below = plan(capsys, Path("store"), "cot_mae_query_as_context", changes)
+
+    [kept] = json.loads((rates / "generation_rates.json").read_text()).values()
+    assert 1e-4 < kept["seconds"] < 100
+    measured = in_seconds(rows["generate_queries", ""]["time"])
+    assert measured == pytest.approx(8_841_823 * kept["seconds"], rel=0.01)
+    assert f"hours of generate_queries: estimated as {kept['seconds']:,.3g} s for a passage" in below
 
 
 def test_a_rate_of_a_busy_machine_is_named_as_such(

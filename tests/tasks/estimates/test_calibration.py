@@ -4,11 +4,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.store.store import Store
-from tasks.estimates import calibration
+from tasks.estimates import calibration, kept_rates
 from tasks.estimates.calibration import EncoderRates
 from tasks.session import Session, session
 
@@ -20,7 +21,7 @@ def rates_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rates:
     """Returns the rates that a command gets at a load; all of a test share a file."""
     monkeypatch.setenv("PRETRIEVE_CACHE", str(tmp_path))
     monkeypatch.setattr(calibration, "SECONDS", 0.01)
-    monkeypatch.setattr(calibration, "num_cores", lambda: 2)
+    monkeypatch.setattr(kept_rates, "num_cores", lambda: 2)
 
     def rates(load: float) -> EncoderRates:
         monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
@@ -43,7 +44,8 @@ def test_rates_of_a_busy_machine_are_kept_until_it_is_less_busy(rates_at: Rates)
 
 
 def test_only_a_high_load_is_named() -> None:
-    rates = [EncoderRates(1e9, 1e9, "a machine", "2026-11-27", load, 2) for load in (8.0, 1.0)]
+    known: dict[str, Any] = {"machine": "a machine", "at": "2026-11-27", "cores": 2}
+    rates = [EncoderRates(encoding=1e9, training=1e9, load=load, **known) for load in (8.0, 1.0)]
 
     busy = "on 2026-11-27 while other processes used the cores (load 8 on 2 cores)"
     assert [measured.when() for measured in rates] == [busy, "on 2026-11-27"]

@@ -94,7 +94,7 @@ def test_each_step_draws_from_the_models_distribution(checkpoint: Path, monkeypa
     ids = ours.generator.read(texts(6))
     bits = torch.from_numpy(np.stack([numbers(42, 0, text, range(3), 10) for text in texts(6)]))
 
-    written = ours.sample(ids, bits)
+    written = sampling.sample(ours.generator, ids, bits, ours.settings)
 
     assert len({len(prompt) for prompt in ids}) > 2, "prompts must be padded"
     assert len({len(tokens) for samples in written for tokens in samples}) > 1, "rows must end at different steps"
