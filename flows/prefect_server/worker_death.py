@@ -23,11 +23,12 @@ def end_with_worker(flow: Any, flow_run: Any, state: Any) -> None:  # as Prefect
 
     A process that no worker has started, or that does not write to its worker, is left alone.
     """
-    from prefect import get_run_logger
+    from prefect.logging.loggers import flow_run_logger
 
     pipes = [number for number in OUTPUTS if stat.S_ISFIFO(os.fstat(number).st_mode)]
     if pipes and "PREFECT__FLOW_RUN_ID" in os.environ:
-        threading.Thread(target=_end_after, args=(pipes, get_run_logger()), daemon=True, name="worker death").start()
+        logger = flow_run_logger(flow_run, flow)  # a hook is called outside the context of its run
+        threading.Thread(target=_end_after, args=(pipes, logger), daemon=True, name="worker death").start()
 
 
 def _end_after(pipes: list[int], logger: Logger | LoggerAdapter[Any]) -> None:
