@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.fetch.fetch import fetch
+from tasks.estimates import generation_rate
 from tests.console import command
 from tests.flows.fetch.publisher import Publisher
 from tests.flows.miniature import publish_all
@@ -25,6 +26,7 @@ ROWS = [
 @pytest.fixture
 def published(publisher: Publisher, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Publisher:
     """A miniature of every collection; fetched ones are found below the test's folder."""
+    monkeypatch.setattr(generation_rate, "MOST_PARAMETERS", 0)  # measuring T5-base would take half a minute
     publish_all(publisher, monkeypatch, ROWS, num_train=1)
     monkeypatch.setenv("PRETRIEVE_COLLECTIONS", str(tmp_path / "collections"))
     return publisher
