@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,9 @@ def rounds(folder: Path) -> dict[str, Manifest]:
 
 def test_what_it_says_goes_to_the_caller(folder: Path) -> None:
     assert (folder / "printed").read_text() == ""
-    assert f"{request_of(folder).name}_queries@1: " in (folder / "lines").read_text()
+    lines = (folder / "lines").read_text()
+    assert f"{request_of(folder).name}_queries@1: " in lines
+    assert re.search(rf"^generator: at most \d.* (s|min) for the queries of about {DOCUMENTS} passages$", lines, re.M)
 
 
 def test_the_queries_are_the_generated_ones_that_find_their_passage(folder: Path) -> None:
