@@ -7,7 +7,7 @@ a sample. The seconds of other stages were measured on one core (docs/scale.md, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,8 @@ from flows.chain.rankers import Bm25System, RetrieverSystem, System
 from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import BM25
 from flows.plan.costs import CostEstimate, passes_texts
-from flows.plan.generator_costs import WRITING, GeneratorCosts
 from flows.plan.hours import MachineHours
 from flows.plan.plan import planned
-from flows.queries.build import planned_corpus
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.suite_schema import Collection, Suite
@@ -97,20 +95,6 @@ def estimated_hours(
     plan = planned_adaptation(file, store, suite, original, start)
     estimate = StageSeconds(load_recipe(str(file))[0], plan, known)
     return estimate.all() / 3600, f"by the rate of encoders measured {estimate.machine.measured()}"
-
-
-def generation_hours(file: Path, store: Store, passages: int) -> float | None:
-    """Return the most hours in which a recipe's generator writes the queries of so many passages.
-
-    None where the store has them, and for a model whose rate is not measured: one that is no T5, or a very large one.
-    """
-    recipe = load_recipe(str(file))[0]
-    plan = planned_corpus(recipe, store)
-    generators = GeneratorCosts(CostEstimate(recipe, list(plan.done.values())), plan.jobs)
-    for step in plan.done.values():
-        if step.stage in WRITING and not step.cached and (work := generators.work(step)) is not None:
-            return MachineHours(store, recipe.execution).of_writing(step, replace(work, passages=passages))
-    return None
 
 
 def planned_adaptation(file: Path, store: Store, suite: Suite, original: Collection, start: Start) -> Session:

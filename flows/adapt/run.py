@@ -25,9 +25,9 @@ from flows.chain.given_models import check_models
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
-from flows.plan.costs import in_words_of_time
 from flows.plan.plan import planned
 from flows.queries.build import built as built_queries
+from flows.queries.dry_run import dry_run, in_words
 from flows.recipe.load import load_recipe
 from flows.recipe.suite_schema import Collection, Suite
 from flows.reproduce import reproduced
@@ -144,9 +144,8 @@ def generated_queries(
     content = recipes.recipe_content(request.name, folder.resolve(), start, size, language)
     file = request.out / f"{name}.yaml"
     _write_recipe(file, recipes.query_recipe_content(content, folder.resolve(), generator))
-    passages = hours.amounts(documents, {}, start, language).passages
-    if (most := hours.generation_hours(file, store, passages)) is not None:
-        print_line(f"generator: at most {in_words_of_time(most)} for the queries of about {passages:,} passages")
+    for line in in_words(dry_run(str(file), store.root, [], None, print_line)):
+        print_line(line)
     result = built_queries(str(file), store.root, [], print_line=print_line, with_server=with_server)
     print_line(result.summary())
     return result.version.queries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,20 @@ from tasks.stage import run_job
 def show_dry_run(
     name: str, folder: Path, changes: Sequence[str], version_name: str | None = None, as_json: bool = False
 ) -> None:
-    """Print how many passages are new, changed and removed, and what each generator would generate, or print JSON.
+    """Print how many passages are new, changed and removed, and what each generator would generate, or print JSON."""
+    result = dry_run(name, folder, changes, version_name, Terminal(stderr=True).print)
+    if as_json:
+        say_json(result)
+        return
+    for line in in_words(result):
+        say(line)
+    say("nothing was generated")
+
+
+def dry_run(
+    name: str, folder: Path, changes: Sequence[str], version_name: str | None, print_line: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return how many passages are new, changed and removed, and what each generator would generate.
 
     The collection is split for this; the passages stay in the store, where the build finds them. Nothing else is built.
     """
@@ -43,17 +56,13 @@ def show_dry_run(
         corpus_generators, passages = generators_of(recipe, store)
     check_models(plan.jobs, plan)
     with noted(store, "queries build --dry-run", title, needed_references(plan.jobs.values())) as note:
-        current = Session(store, recipe.execution, print_line=Terminal(stderr=True).print, note=note)
+        current = Session(store, recipe.execution, print_line=print_line, note=note)
         with session(current):
             for reference, job in with_inputs(plan.jobs, [passages.reference]).items():
                 current.done[reference] = run_job(job, current)
             result = _survey(title, recipe, corpus_generators.generators, passages, store)
         note.finish()
-    if as_json:
-        say_json(result)
-        return
-    for line in _in_words(result):
-        say(line)
+    return result
 
 
 def _survey(
@@ -95,7 +104,7 @@ def _of_generator(
     }  # fmt: skip
 
 
-def _in_words(result: dict[str, Any]) -> list[str]:
+def in_words(result: dict[str, Any]) -> list[str]:
     """Return the lines for a user."""
     counts, previous = result["passages"], result["previous"]
     fates = ", ".join(f"{counts[fate]:,} {fate}" for fate in ("new", "changed", "removed", "moved", "same"))
@@ -112,4 +121,4 @@ def _in_words(result: dict[str, Any]) -> list[str]:
         lines.append(line)
     if not result["generators"]:
         lines.append("its queries are imported from a file; nothing would be generated")
-    return [*lines, "nothing was generated"]
+    return lines
