@@ -226,12 +226,13 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
         for row in rows for system in row["systems"].values() if "pseudo_difference" in system
     ]  # fmt: skip
     worse = sum(row["winner"] != START and row["systems"][row["winner"]]["difference"] < 0 for row in rows)
-    same, losing = sum(real == pseudo for real, pseudo in verdicts), sum(real < 0 for real, _ in verdicts)
+    same, losses = sum(real == pseudo for real, pseudo in verdicts), [pseudo for real, pseudo in verdicts if real < 0]
+    noticed = f", {sum(pseudo < 0 for pseudo in losses)} of these on pseudo-queries, too"
     return (
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
-        f"that of real queries for {same} of {len(verdicts)} candidates. On real queries {losing} of them are "
-        f"significantly worse than their start{'' if losing else ', so whether a loss is noticed was not seen'}. In "
-        f"{worse} of {len(rows)} runs the returned model is worse than the start on real queries. {choices(rows)}"
+        f"that of real queries for {same} of {len(verdicts)} candidates. On real queries {len(losses)} of them are "
+        f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
+        f"In {worse} of {len(rows)} runs the returned model is worse than the start on real queries. {choices(rows)}"
     )
 
 

@@ -119,10 +119,13 @@ def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
         run(2, "start", (0.1, 0.01), (0.1, 0.2)),
         run(3, "adapted", (-0.1, 0.01), (0.1, 0.01)),
     ]
+    lost = [*rows, run(4, "start", (-0.2, 0.01), (-0.1, 0.01))]
 
     assert "real queries for 1 of 3 candidates" in agreement(rows)
     assert "In 1 of 3 runs the returned model is worse" in agreement(rows)
-    assert "On real queries 1 of them are significantly worse than their start. In" in agreement(rows)
+    worse = "of them are significantly worse than their start"
+    assert f"On real queries 1 {worse}, 0 of these on pseudo-queries, too. In 1" in agreement(rows)
+    assert f"On real queries 2 {worse}, 1 of these on pseudo-queries, too. In 1" in agreement(lost)
     assert "On real queries 0 of them are significantly worse than their start, so whether" in agreement(rows[:2])
 
 
