@@ -59,5 +59,5 @@ class MachineHours:
         if rate is None:
             return None
         line = f"hours of {step.stage}: estimated as {rate.seconds:,.3g} s for a passage, measured {rate.when()}"
-        self.notes.setdefault(f"{line} with random weights; at most, with every text at its full length")
+        self.notes.setdefault(f"{line} with random weights; an upper bound, with every text at its full length")
         return work.passages * rate.seconds / 3600
