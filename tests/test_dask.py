@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from distributed import Future
 
 from storage.errors import UserError
 from storage.store.publishing import SCRATCH
@@ -57,6 +58,23 @@ def test_an_error_on_a_worker_is_that_of_one_process(two: Cluster, tmp_path: Pat
     with pytest.raises(UserError, match=r"^row 30: expected something else$"):
         works.run(tmp_path / "out", works.complain, dask=two.address, number=3)
     assert not list((tmp_path / "out" / SCRATCH).glob("dask-*"))
+
+
+def test_a_group_that_fails_while_it_is_asked_for_is_heard(
+    two: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_ended, asked = Future.done, set()
+
+    def ends_just_after_the_answer(future: Future) -> bool:
+        is_asked_again = future.key in asked
+        asked.add(future.key)
+        wait_for(lambda: has_ended(future))
+        return is_asked_again
+
+    monkeypatch.setattr(Future, "done", ends_just_after_the_answer)
+    monkeypatch.setattr(dask_cluster, "SECONDS_UNTIL_FILES_SHOW", 1)
+    with pytest.raises(UserError, match=r"^row 30: expected something else$"):
+        works.run(tmp_path / "out", works.complain, dask=two.address, number=3)
 
 
 def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(

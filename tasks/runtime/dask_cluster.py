@@ -34,6 +34,8 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, cast
 
+from tqdm import tqdm
+
 from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store.publishing import SCRATCH
@@ -86,14 +88,8 @@ def make_shards(order: str) -> None:
             unfinished = [
                 (future, deque(shards[first:last])) for future, (first, last) in zip(futures, groups, strict=True)
             ]
-            while unfinished:
-                for future, waiting in unfinished:
-                    while waiting and waiting[0].is_finished(out):
-                        counter.update(waiting.popleft().rows)
-                    if future.done():
-                        future.result()
-                unfinished = [(future, waiting) for future, waiting in unfinished if not future.done()]
-                time.sleep(SECONDS_BETWEEN_LOOKS if unfinished else 0)
+            while unfinished := [group for group in unfinished if not _has_ended(*group, out, counter)]:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
         except CancelledError as error:
             raise ProcessFailed(f"the Dask scheduler at {address} was lost; run again to resume") from error
         except KilledWorker as error:
@@ -104,6 +100,16 @@ def make_shards(order: str) -> None:
         finally:
             client.cancel(futures)
     _wait_for(out, shards)
+
+
+def _has_ended(future: Any, waiting: deque[Shard], out: Path, counter: tqdm[None]) -> bool:
+    """Count the shards of a group that are new, and raise the group's error if it has one."""
+    has_ended: bool = future.done()  # asked once: a group that fails between two questions would not be heard
+    while waiting and waiting[0].is_finished(out):
+        counter.update(waiting.popleft().rows)
+    if has_ended:
+        future.result()
+    return has_ended
 
 
 def make_group(order: str, first: int, last: int) -> None:
