@@ -33,15 +33,17 @@ class CostEstimate:
 
     def __init__(self, recipe: Recipe[Any], steps: Sequence[Done]) -> None:
         self.recipe, self.steps = recipe, {step.reference: step for step in steps}
-        self.costs = Costs(sources.weights(recipe.backbone.weights).path, recipe.backbone)
+        self.costs, self.teacher_costs = costs_of_models(recipe, with_dropout=False)
         self.suite = suite_of(recipe)
         self.collections = {collection.name: collection for collection in self.suite.collections} if self.suite else {}
         self.counts = CollectionCounts(recipe)
         self.notes: dict[str, None] = {}
         """Lines that explain the numbers, in order; a dict, so that each is there once."""
         self._cache: dict[str, Cost] = {}
-        if self.costs.assumed:
-            self.note(f"FLOPs: {recipe.backbone.weights} is not here; it is taken to have the shape of BERT-base")
+        teacher = recipe.teacher.weights if recipe.teacher else None
+        for name, costs in ((recipe.backbone.weights, self.costs), (teacher, self.teacher_costs)):
+            if name and costs.assumed:
+                self.note(f"FLOPs: {name} is not here; it is taken to have the shape of BERT-base")
 
     def of(self, step: Done) -> Cost | None:
         """Return the most that a stage can cost; None where the number of texts is not known yet."""
@@ -59,10 +61,10 @@ class CostEstimate:
             return self.costs.pretraining(self.recipe.pretrain)
         if teacher and step.stage in ("score", "rerank"):
             scoring = teacher.score if step.stage == "score" else teacher.rerank
-            return self._cached(f"{scoring}", lambda: self.costs.scoring(scoring))
+            return self._cached(f"{scoring}", lambda: self.teacher_costs.scoring(scoring))
         if teacher and teacher.train and step.stage == "train_teacher":
             teacher_training = teacher.train
-            return self._cached(f"{teacher_training}", lambda: self.costs.teaching(teacher_training))
+            return self._cached(f"{teacher_training}", lambda: self.teacher_costs.teaching(teacher_training))
         if step.stage == "encode":
             trained, length = self.training_of_encoder(step), self.limits(step).passage_max_tokens
             views = trained.retriever if trained else PLAIN
@@ -168,6 +170,21 @@ class CostEstimate:
     def note(self, line: str) -> None:
         """Add a line that explains the numbers."""
         self.notes.setdefault(line)
+
+
+def costs_of_models(recipe: Recipe[Any], *, with_dropout: bool) -> tuple[Costs, Costs]:
+    """Return the costs of the backbone, and those of the teacher, which may have weights of its own.
+
+    Dropout is that of the trainings; it changes only memory.
+    """
+    backbone = recipe.backbone
+    path = sources.weights(backbone.weights).path
+    costs = Costs(path, backbone, dropout=backbone.dropout if with_dropout else 0.0)
+    weights = recipe.teacher.weights if recipe.teacher else None
+    if weights is None:
+        return costs, costs
+    complete = backbone.model_copy(update={"layers": None, "vocabulary": None, "towers": "siamese"})
+    return costs, Costs(sources.weights(weights).path, complete, dropout=None if with_dropout else 0.0)
 
 
 def passes_texts(step: Done) -> bool:

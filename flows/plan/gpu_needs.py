@@ -8,12 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from flows.plan.costs import CostEstimate, cost_key, in_words_of_time, passes_texts
+from flows.plan.costs import CostEstimate, cost_key, costs_of_models, in_words_of_time, passes_texts
 from flows.plan.generator_costs import GeneratorCosts, runs_generator
 from flows.plan.gpus import Gpu
-from storage.store import sources
 from tasks.estimates.capacity import Capacity
-from tasks.estimates.flops import Costs
 from tasks.estimates.memory import EncodingMemory, TrainingMemory
 from tasks.finetuning.train import PLAIN
 from tasks.pseudo_queries.generate_queries import NamedGeneration
@@ -53,9 +51,8 @@ class GpuPlan:
     """Works out the needs of a recipe's stages; equal trainings are counted once."""
 
     def __init__(self, estimate: CostEstimate, gpu: Gpu) -> None:
-        backbone = estimate.recipe.backbone
-        costs = Costs(sources.weights(backbone.weights).path, backbone, dropout=backbone.dropout)
-        self.estimate, self.gpu, self.capacity = estimate, gpu, Capacity(costs)
+        self.estimate, self.gpu = estimate, gpu
+        self.capacity, self.teacher_capacity = map(Capacity, costs_of_models(estimate.recipe, with_dropout=True))
         self._counted: dict[str, Memory] = {}
 
     def of(self, step: Done) -> Need:
@@ -74,7 +71,7 @@ class GpuPlan:
             teaching = recipe.teacher.train if recipe.teacher else None
             assert teaching is not None
             batch, fit, key = teaching.batch_queries, teaching.fit, "teacher.train.fit"
-            memory = self._once(f"{teaching}", lambda: self.capacity.teaching(teaching))
+            memory = self._once(f"{teaching}", lambda: self.teacher_capacity.teaching(teaching))
         else:
             training = self.estimate.training(step)
             batch, fit, key = training.batch_queries, training.fit, f"{self._round(step)}.train.fit"
@@ -109,7 +106,7 @@ class GpuPlan:
             scoring = recipe.teacher.score if step.stage == "score" else recipe.teacher.rerank
             precision, key = scoring.precision, f"teacher.{step.stage}"
             length, tokens = scoring.max_tokens, TOKENS_PER_BATCH["cuda"]
-            memory = self._once(f"{scoring}", lambda: self.capacity.scoring(scoring))
+            memory = self._once(f"{scoring}", lambda: self.teacher_capacity.scoring(scoring))
         assert isinstance(memory, EncodingMemory)
         rows = max(1, tokens // length)
         peak, number = memory.peak(rows), self.estimate.number(step)

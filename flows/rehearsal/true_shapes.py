@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flows.plan.costs import CostEstimate, cost_key
-from storage.store import sources
+from flows.plan.costs import CostEstimate, cost_key, costs_of_models
 from tasks.estimates.capacity import Capacity, TrainingStep
-from tasks.estimates.flops import Costs
 from tasks.estimates.memory import TrainingMemory
 from tasks.runtime.device import choose_device, default_precision
 from tasks.session import Done
@@ -63,10 +61,11 @@ class TrueShapes:
 
         `report` prints a line before each measurement.
         """
-        backbone = estimate.recipe.backbone
-        costs = Costs(sources.weights(backbone.weights).path, backbone, dropout=backbone.dropout)
         self.estimate, self.memory, self.limit, self.report = estimate, memory, limit, report
-        self.capacity = Capacity(costs, default=default_precision(choose_device()))
+        self.capacity, self.teacher_capacity = (
+            Capacity(costs, default=default_precision(choose_device()))
+            for costs in costs_of_models(estimate.recipe, with_dropout=True)
+        )
         self._measured: dict[str, tuple[int, float, int]] = {}
 
     def of(self, steps: Sequence[Done]) -> Iterator[TrueStep | str]:
@@ -104,8 +103,8 @@ class TrueShapes:
         if step.stage == "train":
             built = self.capacity.training_step(settings)
             return _Work(self.capacity.training(settings), built, settings.batch_queries, settings.fit)
-        built = self.capacity.teaching_step(settings)
-        return _Work(self.capacity.teaching(settings), built, settings.batch_queries, settings.fit)
+        built = self.teacher_capacity.teaching_step(settings)
+        return _Work(self.teacher_capacity.teaching(settings), built, settings.batch_queries, settings.fit)
 
     def _measure(self, work: _Work, chunk: int) -> tuple[int, float, int]:
         """Return the chunk that fits into the time, the seconds of a step, and its memory by the formula."""

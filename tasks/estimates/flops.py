@@ -67,15 +67,19 @@ class Cost:
 class Costs:
     """The costs of stages that start from a backbone, which is assumed to be BERT-base if its folder is missing."""
 
-    def __init__(self, folder: Path, backbone: BackboneSettings, *, dropout: float = 0.0) -> None:
-        """`dropout` is that of hidden states, which changes memory and no FLOPs; attention has none, to save time."""
+    def __init__(self, folder: Path, backbone: BackboneSettings, *, dropout: float | None = 0.0) -> None:
+        """`dropout` is that of hidden states, which changes memory and no FLOPs; attention has none, to save time.
+
+        None is the dropout of the model's configuration.
+        """
         self.assumed = not (folder / CONFIG).is_file()
         with naming("backbone"):
             config = BERT_BASE if self.assumed else backbones.sizes(folder)
             complete = backbone.vocabulary is None and (folder / FILES[0]).is_file()
             config = with_vocabulary(config, backbone)
             self.tokenizer = Tokenizer.load(folder) if complete else numbered(config.vocab_size)
-            config = replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0)
+            hidden = config.hidden_dropout_prob if dropout is None else dropout
+            config = replace(config, hidden_dropout_prob=hidden, attention_probs_dropout_prob=0.0)
             family = BertForMaskedLM if self.assumed else backbones.family(folder)
             model = family.create(config, folder, backbone.layers)
         self.encoder = towers.build_encoders(DenseEncoder(model, backbone.pooling or "cls"), backbone.towers)

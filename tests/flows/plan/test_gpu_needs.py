@@ -10,17 +10,19 @@ from transformers import T5Config
 
 from flows.plan.costs import CostEstimate, in_words_of_time
 from flows.plan.generator_costs import GeneratorCosts, read_shape
-from flows.plan.gpu_needs import gpu_needs
+from flows.plan.gpu_needs import Need, gpu_needs
 from flows.plan.gpus import GIB, Gpu, find_gpu
 from flows.plan.plan import planned
 from flows.plan.show import show_plan
 from flows.recipe.load import load_recipe
 from flows.recipe.shipped import GPUS, shipped_recipes
+from models.layers.bert_config import BertConfig
 from storage.datasets import msmarco
 from storage.errors import UserError
 from storage.formats.yaml_files import read_yaml
 from storage.store import sources
 from storage.store.store import Store
+from tasks.estimates.flops import Cost
 from tests.tiny import save_backbone
 
 LENGTH = 24
@@ -76,6 +78,29 @@ def test_a_stage_that_does_not_fit_has_a_chunk_that_does(
     assert "matrix products reach 41% of the peak" in printed
     assert "GFLOP/s" not in printed, "this machine was measured"
     assert "compares them with an H100" in printed
+
+
+def test_a_teacher_with_weights_of_its_own_has_their_shape(tmp_path: Path) -> None:
+    shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    (backbone := tmp_path / "backbone").mkdir()
+    BertConfig(vocab_size=400, hidden_dropout_prob=0.1, **shape).save(backbone)
+
+    def needs(*changes: str) -> list[tuple[str, Cost, Need]]:
+        given = ["dataset.path=nowhere", f"backbone.weights={backbone}", *changes]
+        recipe, path = load_recipe("small/dup_mae", given)
+        with sources.assuming_present():
+            plan = planned(recipe, path.stem, Store(tmp_path / "store"))
+            steps = [step for step in plan.done.values() if step.stage in ("train_teacher", "score", "rerank")]
+            estimate = CostEstimate(recipe, list(plan.done.values()))
+            found = gpu_needs(estimate, GeneratorCosts(estimate, plan.jobs), steps, find_gpu("h200"))
+            return [(step.stage, estimate.of_one(step), need) for step, need in zip(steps, found, strict=True)]
+
+    complete = needs("backbone.layers=null", "backbone.dropout=0.1")
+    assert {stage for stage, *_ in complete} == {"train_teacher", "score", "rerank"}
+    assert needs("backbone.layers=[0]", f"teacher.weights={backbone}") == complete
+    for (_, less, smaller), (_, more, larger) in zip(needs("backbone.layers=[0]"), complete, strict=True):
+        assert less.flops < more.flops
+        assert 0 < (smaller.peak_bytes or 0) < (larger.peak_bytes or 0)
 
 
 def test_what_is_built_needs_no_gpu(tmp_path: Path, changes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
