@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ from storage.tables import Table
 
 MEMORY_LIMIT = "1GB"
 ROWS_PER_BATCH = 10_000  # of a result, which is read batch by batch
+SECONDS_BETWEEN_INTERRUPTIONS = 0.05
 
 T = TypeVar("T")
 
@@ -109,12 +111,40 @@ class Database:
         In the main thread DuckDB would run the handlers of signals itself and raise an error of its own in place of
         theirs, so that Ctrl-C and SIGTERM would look like a failed query.
         """
-        future = self._worker.submit(work)
+        query = _Query(work)
         try:
-            return future.result()
+            return self._worker.submit(query.run).result()
         except BaseException:
-            (interrupt or self._connection.interrupt)()
+            query.stop(interrupt or self._connection.interrupt)
             raise
+
+
+class _Query(Generic[T]):
+    """Work of the worker's thread, which the main thread can end at any time."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work, self._is_stopped = work, False
+        self._has_begun, self._has_ended = threading.Event(), threading.Event()
+
+    def run(self) -> T:
+        """Return what the work returns; it does not begin if the query was stopped before."""
+        self._has_begun.set()
+        try:
+            if self._is_stopped:
+                raise CancelledError
+            return self._work()
+        finally:
+            self._has_ended.set()
+
+    def stop(self, interrupt: Callable[[], None]) -> None:
+        """Return once the work has ended, or will not begin.
+
+        It is interrupted again and again, since DuckDB does not hear what comes before a query's first step.
+        """
+        self._is_stopped = True  # before the question below: `run` asks in the opposite order
+        while self._has_begun.is_set() and not self._has_ended.is_set():
+            interrupt()
+            self._has_ended.wait(SECONDS_BETWEEN_INTERRUPTIONS)
 
 
 def _quoted(text: str) -> str:

@@ -5,7 +5,9 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -88,22 +90,41 @@ class Interrupted(BaseException):
     """What the handler of a signal raises in this test."""
 
 
-def test_what_a_signal_raises_ends_a_query_at_once(tmp_path: Path) -> None:
+@pytest.fixture
+def interrupting() -> Iterator[None]:
+    """SIGUSR1 raises `Interrupted`."""
+
     def handle(*_: object) -> None:
         raise Interrupted
 
     before = signal.signal(signal.SIGUSR1, handle)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-    begin = time.monotonic()
-    try:
-        timer.start()
-        with pytest.raises(Interrupted), Database(tmp_path / "database") as database:
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.2])
+def test_what_a_signal_raises_ends_a_query_at_once(
+    seconds: float, tmp_path: Path, interrupting: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit = ThreadPoolExecutor.submit
+
+    def submit_and_interrupt(*arguments: Any) -> Any:
+        future = submit(*arguments)
+        if seconds:
+            threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        else:
+            signal.raise_signal(signal.SIGUSR1)  # before the query has begun, or in its first moment
+        return future
+
+    with Database(tmp_path / "database") as database:
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_and_interrupt)
+        begin = time.monotonic()
+        with pytest.raises(Interrupted):
             database.execute(
                 "CREATE TABLE sums AS SELECT sum(a.range * b.range) FROM range(1_000_000_000) a, range(9) b"
             )
-    finally:
-        timer.join()
-        signal.signal(signal.SIGUSR1, before)
-
+        monkeypatch.undo()
+        assert time.monotonic() - begin < 30
+        database.execute("CREATE TABLE more (number INTEGER)")
     assert time.monotonic() - begin < 30
     assert not (tmp_path / "database").exists()
