@@ -158,9 +158,10 @@ def _end_after_signal(reading: int) -> None:
     with open(reading, "rb", buffering=0) as signals:  # open to the end: Python writes to it at each signal
         while (number := signals.read(1)) and number[0] not in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             pass
-        waited, deferred = 0.0, bool(number) and number[0] != signal.SIGINT  # nothing holds Ctrl-C back
-        while number and waited < SECONDS_TO_UNWIND:
+        since, deferred = time.monotonic(), bool(number) and number[0] != signal.SIGINT  # nothing holds Ctrl-C back
+        while number and time.monotonic() - since < SECONDS_TO_UNWIND:
             time.sleep(0.1)
-            waited = 0.0 if deferred and is_sigterm_deferred() else waited + 0.1
+            if deferred and is_sigterm_deferred():
+                since = time.monotonic()
         if number:
             leave(signal.SIGTERM if deferred else signal.SIGINT)

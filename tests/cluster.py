@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from distributed import Client
+
 from tests import warm
 from tests.warm import ROOT
 
@@ -42,7 +44,10 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
         scheduler = start("scheduler", "--port", "0")
         address = wait_for(lambda: known.exists() and json.loads(known.read_text() or "{}").get("address"))
         alone = ["--nthreads", "1", "--no-nanny", "--memory-limit", "0", "--local-directory", str(folder)]
-        yield Cluster(address, folder, scheduler, [start("worker", *alone) for _ in range(workers)])
+        processes = [start("worker", *alone) for _ in range(workers)]
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(workers, timeout=600)
+        yield Cluster(address, folder, scheduler, processes)
     finally:
         for process in started:
             process.end()

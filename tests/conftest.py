@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import junkdrawer
 
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tests.services.servers import Service, start_server
 from tests.warm import cache_compiled_kernels
 
-# How long an example takes says nothing on a busy machine.
-settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says nothing on a busy machine; and each run has the same examples.
+settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.load_profile("any_machine")
+# Hypothesis times garbage collections, for deadlines. What a signal raises during its callback would be lost.
+junkdrawer._gc_initialized = True
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -27,6 +27,8 @@ from tasks.runtime.work_folder import RECORDS
 from tasks.session import Execution, Session, session
 from tests import prefect_database, warm
 from tests.cluster import Cluster, cluster, environment, wait_for
+from tests.ports import free_port
+from tests.services.servers import call
 from tests.tasks import sharded, works
 from tests.tiny import PIECES, save_t5
 from tests.warm import ROOT
@@ -87,7 +89,7 @@ def test_an_interrupted_run_ends_at_once_and_so_do_its_groups(
         target=lambda: wait_for(lambda: len(works.files(out)) > 3) and _thread.interrupt_main(), daemon=True
     ).start()
     with pytest.raises(KeyboardInterrupt):
-        works.run(out, works.write_slowly, dask=two.address, rows=6000, folder=str(folder))
+        works.run(out, works.write_slowly, dask=two.address, rows=6000, folder=str(folder), num_processes=2)
     wait_for(lambda: no_more(out))
     assert len(works.files(out)) < 500
     assert {path.stem for path in folder.glob("*.loaded")} == {str(worker.pid) for worker in two.workers}
@@ -106,9 +108,7 @@ def no_more(out: Path) -> bool:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prefect server that wants a password."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     home = str(tmp_path_factory.mktemp("prefect"))
     prefect_database.provide(Path(home))
     process = subprocess.Popen(
@@ -133,7 +133,7 @@ def answers(url: str) -> bool:
 
 
 def posted(server: str, what: str) -> list[dict[str, Any]]:
-    answer = httpx.post(f"{server}/{what}/filter", json={"limit": 200}, auth=LOGIN, timeout=120)
+    answer = call("POST", f"{server}/{what}/filter", json={"limit": 200}, auth=LOGIN)
     rows: list[dict[str, Any]] = answer.raise_for_status().json()
     return rows
 
@@ -191,11 +191,11 @@ def encoded(store: Path) -> dict[str, int]:
 
 
 def completed(server: str) -> Counter[str] | None:
-    """How many task runs of each name there are, once the server has heard the end of all."""
+    """How many task runs of each name there are, once the server has heard of the shards' and the end of all."""
     rows = posted(server, "task_runs")
-    if any(row["state_name"] != "Completed" for row in rows):
-        return None
-    return Counter("shards" if row["name"].startswith("shards ") else row["name"] for row in rows)
+    count = Counter("shards" if row["name"].startswith("shards ") else row["name"] for row in rows)
+    is_complete = count["shards"] >= 3 * len(sharded.SHARDED) and all(row["state_name"] == "Completed" for row in rows)
+    return count if is_complete else None
 
 
 def test_a_scheduler_that_is_lost_is_named(two: Cluster, tmp_path: Path) -> None:
@@ -224,7 +224,6 @@ def test_a_worker_that_does_not_see_the_store_says_so(tmp_path: Path) -> None:
 
 
 def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dask_cluster, "SECONDS_UNTIL_FILES_SHOW", 1)
     shards = works.row_shards(20, 10)
 
     def show() -> None:
@@ -233,6 +232,7 @@ def test_what_workers_say_is_made_but_is_not_here_is_named(tmp_path: Path, monke
 
     threading.Timer(0.5, show).start()
     dask_cluster._wait_for(tmp_path, shards[:1])
+    monkeypatch.setattr(dask_cluster, "SECONDS_UNTIL_FILES_SHOW", 0.1)
     with pytest.raises(UserError, match=r"part-00001.parquet: a Dask worker has reported it complete, but"):
         dask_cluster._wait_for(tmp_path, shards)
 

@@ -70,7 +70,10 @@ def run_all(jobs: Mapping[str, Job], request: Request, current: Session) -> None
                 del waiting[local.reference]
             elif not any(_is_done(futures[reference]) for reference in futures.keys() & waiting.keys()):
                 time.sleep(POLL_SECONDS)
-            for reference in [key for key in waiting if key in futures and _is_done(futures[key])]:
+            for reference in [key for key in waiting if key in futures]:
+                # A stage whose input has failed ends, too, but only the input's own error says why.
+                if any(need in waiting for need in waiting[reference].needs()) or not _is_done(futures[reference]):
+                    continue
                 manifest = Manifest.from_json(futures[reference].result())
                 current.done[reference] = report_done(waiting.pop(reference), current, manifest, cached=False)
     finally:

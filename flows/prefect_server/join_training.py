@@ -61,7 +61,7 @@ def take_part(job: Path, execution: Execution, store: Store, slot: HostSlot) -> 
         with session(Session(store, execution)):
             devices_for(execution.processes)
             console.print(f"{name}: {exposure_warning(execution)}")
-            console.print(f"{name}: {_ended(Processes(job, store, slot.number), slot, RemoteHost(job, 0))}")
+            console.print(f"{name}: {_ended(Processes(job, store, slot.number, slot.beat), slot, RemoteHost(job, 0))}")
     except UserError as error:
         console.print(f"{name}: this host cannot take part: {error}")
     finally:

@@ -25,6 +25,8 @@ WITHIN_SECONDS = 3600.0
 def supervise(paths: ServicePaths) -> None:
     """Start again what has died, until this process is no longer the recorded supervisor."""
     starts = Starts()
+    with only_one(paths):  # `up` holds it until it has recorded this process
+        pass
     while (own := recorded(paths.folder).get(SUPERVISOR)) and own.pid == os.getpid():
         for name in dead(paths):
             if starts.allowed(name, paths.log(name)):

@@ -83,7 +83,7 @@ def up(store: Path, port: int | None, reports_port: int | None, database: str | 
         unreported = (
             [run["name"] for run in api.active_runs()] if NOTIFIER in recorded_services and not channels else None
         )
-    _print_addresses(paths, running_services, port, reports_port, unreported)
+        _print_addresses(paths, running_services, port, reports_port, unreported)
 
 
 @contextmanager

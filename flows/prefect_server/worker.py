@@ -28,6 +28,7 @@ from flows.prefect_server.automations import SILENT
 from flows.prefect_server.services import HEARTBEAT_SECONDS
 
 SECONDS_TO_END = 20.0  # a process that has reported its last state ends within a few
+SECONDS_TO_TRY_AGAIN = 3.0  # after a request that failed
 ALIVE = "The run sent no heartbeat, but its process is alive."
 ENDED = "The run's process has ended. Another resumes the run."
 ATTACHED = "Retried while its process was alive: attached to that process."
@@ -68,16 +69,22 @@ class Worker(ProcessWorker):
                 await self._patiently(self._resume_if_taken_back, flow_run)
 
     async def _vouch(self, flow_run: Any) -> None:
+        seconds = HEARTBEAT_SECONDS
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self._patiently(self._confirm, flow_run)
+            await asyncio.sleep(seconds)
+            seconds = HEARTBEAT_SECONDS if await self._patiently(self._confirm, flow_run) else SECONDS_TO_TRY_AGAIN
 
-    async def _patiently(self, request: Callable[[Any], Awaitable[None]], flow_run: Any) -> None:
-        """Send a request. Where it fails, log so and go on: the next one may succeed, and other runs need it."""
+    async def _patiently(self, request: Callable[[Any], Awaitable[None]], flow_run: Any) -> bool:
+        """Send a request, and return whether it succeeded.
+
+        Where it fails, log so and go on: the next one may succeed, and other runs need it.
+        """
         try:
             await request(flow_run)
         except (httpx.HTTPError, PrefectException, LookupError, AttributeError) as error:
             self._logger.warning(f"{flow_run.name}: {type(error).__name__} while the worker vouched for it")
+            return False
+        return True
 
     async def _confirm(self, flow_run: Any) -> None:
         """Send a heartbeat of an active run. Set a run that was called Crashed for its silence to Running again."""

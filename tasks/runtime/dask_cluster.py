@@ -44,7 +44,7 @@ from tasks.runtime.progress import bar
 from tasks.runtime.shard import ProcessFailed, Shard, write_shard_of_request
 
 GROUPS = 50  # per stage at most: the number of its task runs, and of the workers that it keeps busy
-SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 20, 5
+SECONDS_TO_CONNECT, SECONDS_TO_CLOSE = 60, 5  # a busy scheduler takes its time
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_UNTIL_FILES_SHOW = 90  # a shared file system may show what another host has written only after a minute
 
@@ -77,6 +77,7 @@ def run_on_dask(request: Mapping[str, Any], out: Path) -> None:
 def make_shards(order: str) -> None:
     """Have the cluster make the shards of an order, and wait for them."""
     from distributed import KilledWorker
+    from distributed.client import ClosedClientError
 
     request = json.loads(Path(order).read_text(encoding="utf-8"))
     address, out, shards = request["execution"]["dask"], Path(request["out"]), _shards(request)
@@ -98,7 +99,8 @@ def make_shards(order: str) -> None:
                 "little memory); run again to resume"
             ) from error
         finally:
-            client.cancel(futures)
+            with contextlib.suppress(ClosedClientError):  # the client has given up a scheduler that was lost
+                client.cancel(futures)
     _wait_for(out, shards)
 
 
@@ -190,14 +192,18 @@ def _client(address: str) -> Iterator[Any]:
     try:
         yield client
     finally:
-        client.close(timeout=SECONDS_TO_CLOSE)
+        with contextlib.suppress(TimeoutError):  # what the block has returned or raised counts
+            client.close(timeout=SECONDS_TO_CLOSE)
 
 
 def _wait_for(out: Path, shards: Sequence[Shard]) -> None:
     """Wait until this host sees what others have written."""
     deadline = time.monotonic() + SECONDS_UNTIL_FILES_SHOW
-    while unseen := [shard for shard in shards if not shard.is_finished(out)]:
-        if time.monotonic() > deadline:
+    while True:
+        is_last_look = time.monotonic() > deadline  # asked before it: to look at many shards takes long
+        if not (unseen := [shard for shard in shards if not shard.is_finished(out)]):
+            return
+        if is_last_look:
             raise UserError(
                 f"{out / unseen[0].files[0]}: a Dask worker has reported it complete, but this host does not see it; "
                 "workers must see the store at the same path as the process that runs the stage"

@@ -159,12 +159,16 @@ class HostMonitor:
         self._own = HostSlot(folder, 0)
         self._others = [RemoteHost(folder, number) for number in range(1, wanted.hosts)]
 
+    def beat(self) -> None:
+        """Report that this host lives."""
+        self._own.beat()
+
     def look(self) -> None:
         """Report that this host lives, and check the others.
 
         Raises `HostLost`, or `UserError` where some have not joined.
         """
-        self._own.beat()
+        self.beat()
         begun = (self._folder / STARTED).exists()
         self._raise_if_lost(begun)
         if not begun and time.monotonic() - self._since > SECONDS_UNTIL_ALL_JOINED:
@@ -178,7 +182,7 @@ class HostMonitor:
     def wait_until_others_leave(self) -> None:
         """Wait, after a failure, until every other host has left; raise if one is lost."""
         while any(other.is_taken for other in self._others):
-            self._own.beat()
+            self.beat()
             self._raise_if_lost(False)
             time.sleep(SECONDS_BETWEEN_BEATS / 3)
 

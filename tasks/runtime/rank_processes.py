@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from storage.files import write_atomically
 from storage.store.store import Store
+from tasks.runtime.heartbeat import SECONDS_BETWEEN_BEATS
 from tasks.runtime.signals import DeferredSigterm
 from tasks.session import execution
 
@@ -33,9 +35,10 @@ DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of prctl(2)
 class Processes:
     """This host's processes of a job. They end when this process does, even by `kill -9`."""
 
-    def __init__(self, folder: Path, store: Store, slot: int) -> None:
-        """Start them, for this host's slot among the hosts."""
+    def __init__(self, folder: Path, store: Store, slot: int, beat: Callable[[], None] | None = None) -> None:
+        """Start them, for this host's slot among the hosts; `beat` is called every few seconds while they end."""
         self._folder, self._all, self._ended = folder, list[subprocess.Popen[bytes]](), False
+        self._beat = beat
         # Local, since a shared file system may have no locks; and closed to other users.
         self._rendezvous = tempfile.TemporaryDirectory(prefix="pretrieve-")
         command = [sys.executable, "-m", "tasks.runtime.ranks", str(folder), str(store.root)]
@@ -69,20 +72,27 @@ class Processes:
             return
         with DeferredSigterm():  # a second SIGTERM must not break this off
             try:
-                killed = any((process.poll() or 0) < 0 for process in self._all)
-                running = [process for process in self._all if process.poll() is None]
+                codes = [process.poll() for process in self._all]  # once: one that is killed now is in one list
+                running = [process for process, code in zip(self._all, codes, strict=True) if code is None]
                 for process in running:
                     process.terminate()
-                deadline = time.monotonic() + SECONDS_TO_SAVE
-                for process in running:
-                    with contextlib.suppress(subprocess.TimeoutExpired):
-                        code = process.wait(max(0.0, deadline - time.monotonic()))
-                        killed |= code < 0 and code != -signal.SIGTERM
-                if killed:
-                    with contextlib.suppress(FileNotFoundError):  # the job is over, and its folder gone
-                        write_atomically(self._folder / KILLED, "")
+                self._wait_until_ended(running)
+                killed = any(code and code < 0 for code in codes)
+                killed |= any((process.poll() or 0) < 0 and process.poll() != -signal.SIGTERM for process in running)
+                if killed and self._folder.is_dir():  # else the job is over
+                    write_atomically(self._folder / KILLED, "")
             finally:
                 self.kill()
+
+    def _wait_until_ended(self, running: Sequence[subprocess.Popen[bytes]]) -> None:
+        """Wait until they have ended, but not longer than they may take; the other hosts hear that this one lives."""
+        deadline, next_beat = time.monotonic() + SECONDS_TO_SAVE, 0.0
+        while time.monotonic() < deadline and any(process.poll() is None for process in running):
+            if self._beat and time.monotonic() >= next_beat:
+                with contextlib.suppress(FileNotFoundError):  # the job is over
+                    self._beat()
+                next_beat = time.monotonic() + SECONDS_BETWEEN_BEATS
+            time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def kill(self) -> None:
         """End those that still run at once."""

@@ -76,7 +76,7 @@ def run_together(
         write_atomically(folder / JOB, json.dumps(job))
         if monitor:
             _print_how_to_join(store)
-        processes = Processes(folder, store, 0)
+        processes = Processes(folder, store, 0, monitor and monitor.beat)
         try:
             completed = _wait(processes, monitor)
         except (LeaseLost, HostLost, UserError):
@@ -204,7 +204,8 @@ def _report_error(folder: Path, rank: int, error: BaseException) -> None:
         "rank": rank, "at": time.time(), "user": isinstance(error, UserError), "message": message,
         "traceback": "".join(traceback.format_exception(error)),
     }  # fmt: skip
-    write_atomically(folder / f"failed-{rank}.json", json.dumps(content))
+    if folder.is_dir():  # else the job is over
+        write_atomically(folder / f"failed-{rank}.json", json.dumps(content))
 
 
 if __name__ == "__main__":

@@ -9,18 +9,26 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser as Chromium
     from playwright.sync_api import Locator, Page, Response
 
 CHROMIUM = Path("/usr/bin/chromium")
 PATIENCE = 300_000.0  # milliseconds until a page must show what it should
 ATTEMPTS = 5  # a server on SQLite refuses now and then, since another process writes; a person presses again
 SETTLED = 5_000.0  # milliseconds that drawings take to stand still
+
+
+def patient_page(chromium: Chromium, **options: Any) -> Page:
+    """Return a new page, whose actions may take long on a busy machine."""
+    page = chromium.new_page(**options)
+    page.set_default_timeout(PATIENCE)
+    return page
 
 
 class Browser:

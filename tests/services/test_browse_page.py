@@ -10,6 +10,7 @@ import pytest
 from storage.store.store import Store
 from tasks.session import Execution, Session, session
 from tests.browsed_run import finished, served
+from tests.services.browser import patient_page
 from tests.services.test_report_page import CONTRAST, chromium, wide
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def press(page: Page, *keys: str) -> None:
 
 
 def test_a_question_is_asked_and_a_passage_opened_by_the_keyboard(chromium: Browser, site: str) -> None:
-    page = chromium.new_page(viewport={"width": 1280, "height": 900})
+    page = patient_page(chromium, viewport={"width": 1280, "height": 900})
     page.goto(site)
     press(page, "Tab")
     assert page.locator(":focus").inner_text() == "Skip to the content"
@@ -71,7 +72,7 @@ def test_a_question_is_asked_and_a_passage_opened_by_the_keyboard(chromium: Brow
 
 @pytest.mark.parametrize("width", [320, 390, 1440])
 def test_no_page_scrolls_sideways(chromium: Browser, site: str, width: int) -> None:
-    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page = patient_page(chromium, viewport={"width": width, "height": 800})
     for path in PAGES:
         page.goto(site + path)
         assert wide(page) == width, path
@@ -79,7 +80,7 @@ def test_no_page_scrolls_sideways(chromium: Browser, site: str, width: int) -> N
 
 
 def test_on_a_phone_results_are_below_each_other_and_linked(chromium: Browser, site: str) -> None:
-    page = chromium.new_page(viewport={"width": 390, "height": 800}, has_touch=True)
+    page = patient_page(chromium, viewport={"width": 390, "height": 800}, has_touch=True)
     page.goto(f"{site}search?q=river painter")
     left, right = page.locator(".side-by-side > section").all()
     assert box(left)["y"] < box(right)["y"]
@@ -94,7 +95,7 @@ def test_on_a_phone_results_are_below_each_other_and_linked(chromium: Browser, s
 def test_pages_ask_only_their_server_run_nothing_and_can_be_read(chromium: Browser, site: str) -> None:
     requested, said = list[str](), list[str]()
     for scheme in ("light", "dark"):
-        page = chromium.new_page(color_scheme="dark" if scheme == "dark" else "light")
+        page = patient_page(chromium, color_scheme="dark" if scheme == "dark" else "light")
         page.on("request", lambda request: requested.append(request.url))
         page.on("console", lambda message: said.append(message.text))
         for path in PAGES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import tempfile
@@ -273,7 +274,8 @@ def test_secrets_are_nowhere_to_be_read(stack: Stack) -> None:
     for service in stack.started:
         if service.alive():
             for process in (psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)):
-                readable[f"the arguments of {service.name}, {process.pid}"] = " ".join(process.cmdline())
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    readable[f"the arguments of {service.name}, {process.pid}"] = " ".join(process.cmdline())
     assert len(readable) > 20
 
     for name, secret in SECRETS.items():

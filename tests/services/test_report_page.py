@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.services.browser import CHROMIUM
+from tests.services.browser import CHROMIUM, patient_page
 from tests.tasks.reports import published
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def wide(page: Page) -> int:
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1440])
 def test_no_width_makes_the_page_scroll_sideways(chromium: Browser, report: str, width: int) -> None:
-    page = chromium.new_page(viewport={"width": width, "height": 800})
+    page = patient_page(chromium, viewport={"width": width, "height": 800})
     page.goto(report)
 
     assert wide(page) == width
@@ -48,7 +48,7 @@ def test_no_width_makes_the_page_scroll_sideways(chromium: Browser, report: str,
 
 
 def test_the_page_asks_for_itself_alone_and_reports_no_error(chromium: Browser, report: str) -> None:
-    page, requested, said = chromium.new_page(), list[str](), list[str]()
+    page, requested, said = patient_page(chromium), list[str](), list[str]()
     page.on("request", lambda request: requested.append(request.url))
     page.on("console", lambda message: said.append(message.text))
     page.goto(report)
@@ -58,7 +58,7 @@ def test_the_page_asks_for_itself_alone_and_reports_no_error(chromium: Browser, 
 
 
 def test_the_keyboard_reaches_the_results_and_opens_what_is_folded(chromium: Browser, report: str) -> None:
-    page = chromium.new_page(viewport={"width": 1440, "height": 900})
+    page = patient_page(chromium, viewport={"width": 1440, "height": 900})
     page.goto(report)
     page.keyboard.press("Tab")
     assert page.locator(":focus").inner_text() == "Skip to the results"
@@ -75,7 +75,7 @@ def test_the_keyboard_reaches_the_results_and_opens_what_is_folded(chromium: Bro
 
 def test_every_text_can_be_read_in_light_and_dark(chromium: Browser, report: str) -> None:
     for scheme in ("light", "dark"):
-        page = chromium.new_page(color_scheme=scheme)
+        page = patient_page(chromium, color_scheme=scheme)
         page.goto(report)
         results = page.evaluate(CONTRAST)
         assert results, scheme
@@ -85,7 +85,7 @@ def test_every_text_can_be_read_in_light_and_dark(chromium: Browser, report: str
 
 
 def test_on_paper_there_are_no_links_and_no_dark_ground(chromium: Browser, report: str) -> None:
-    page = chromium.new_page(color_scheme="dark")
+    page = patient_page(chromium, color_scheme="dark")
     page.goto(report)
     page.emulate_media(media="print", color_scheme="light")
 

@@ -9,7 +9,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
 from flows.recipe.shipped import PROJECT
-from tests.services.browser import CHROMIUM
+from tests.services.browser import CHROMIUM, patient_page
 
 pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"{CHROMIUM} is not there: apt-get install chromium")
 
@@ -30,13 +30,13 @@ def test_the_search_finds_pages_without_a_server(site: Path, start: str) -> None
     requested, errors = list[str](), list[str]()
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = chromium.new_page()
+        page = patient_page(chromium)
         page.on("request", lambda request: requested.append(request.url))
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto((site / start).as_uri())
         page.locator(".md-search__input").click()
         page.locator(".md-search__input").press_sequentially("competitively learning")
-        page.locator(".md-search-result__link[href*='reproduce/came.html']").first.click(timeout=120_000)
+        page.locator(".md-search-result__link[href*='reproduce/came.html']").first.click()
         page.wait_for_url("**/reproduce/came.html*")
         chromium.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -59,8 +58,7 @@ class ForkedProcess:
 
 def fork_ranks(patch: pytest.MonkeyPatch) -> None:
     """Have the processes of trainings forked."""
-    namespace = SimpleNamespace(Popen=ForkedProcess, TimeoutExpired=subprocess.TimeoutExpired)
-    patch.setattr(rank_processes, "subprocess", namespace)
+    patch.setattr(rank_processes, "subprocess", SimpleNamespace(Popen=ForkedProcess))
 
 
 def fork_server() -> ForkServerContext:

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import torch
@@ -20,7 +19,7 @@ from storage.errors import UserError
 from storage.store.store import Store
 from tasks.session import Session, session
 from tests.flows.small_suite import EXECUTION, TEXTS, make_suite, question
-from tests.services.servers import Service
+from tests.services.servers import Service, post
 from tests.tiny import fast_tokenizer
 from tests.warm import run as run_command
 
@@ -193,6 +192,5 @@ def test_the_deployed_flow_shows_its_table_in_the_ui(
 
     report = json.loads((tmp_path / "store" / "reports" / "evaluate" / "three" / "report.json").read_text())
     assert values(report)["one", "ours"] == values(content)["one", "ours"]
-    wanted = {"artifacts": {"key": {"any_": ["three-table"]}}}
-    [table] = httpx.post(f"{api}/artifacts/filter", json=wanted).json()
+    [table] = post(api, "artifacts", artifacts={"key": {"any_": ["three-table"]}})
     assert "| ours |" in table["data"]

@@ -6,6 +6,7 @@ import base64
 import http.server
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from flows.prefect_server.register import check_server
 from storage.errors import UserError
 from storage.store.store import Store
 from tasks.runtime.prefect_task import EMBEDDED
+from tests.warm import ROOT
 
 LOGIN = "me:secret"
 
@@ -71,17 +73,27 @@ def write_profile(file: Path, **settings: str) -> None:
     refresh_global_settings_context()
 
 
-def test_prefect_is_imported_only_where_a_file_may_name_a_server(
-    profiles: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "prefect.settings", None)
-    assert named_server() is None
-    write_profile(profiles, PREFECT_LOGGING_LEVEL="INFO")
-    assert named_server() is None
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:4200/api")
-    assert named_server() == "http://127.0.0.1:4200/api"
-    monkeypatch.setenv(EMBEDDED, "1")
-    assert named_server() is None
+IMPORTS_NOTHING = """
+import os, sys
+from flows.prefect_server.named_server import named_server, profiles_file
+print(named_server())
+profiles_file().write_text('active = "mine"\\n[profiles.mine]\\nPREFECT_LOGGING_LEVEL = "INFO"\\n')
+print(named_server())
+os.environ["PREFECT_API_URL"] = "http://127.0.0.1:4200/api"
+print(named_server())
+os.environ[sys.argv[1]] = "1"
+print(named_server(), "prefect" in sys.modules)
+"""
+
+
+def test_prefect_is_imported_only_where_a_file_may_name_a_server(profiles: Path) -> None:
+    """In a process of its own: without its modules, Prefect's threads in this one would end."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS_NOTHING, EMBEDDED], env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.stdout.splitlines() == ["None", "None", "http://127.0.0.1:4200/api", "None False"], done.stderr
 
 
 def test_a_server_with_a_password_may_be_named_by_a_profile(profiles: Path, address: str) -> None:

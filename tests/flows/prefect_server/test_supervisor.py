@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from flows.prefect_server import supervisor
+from flows.prefect_server.services import ServicePaths
 from flows.prefect_server.supervisor import MOST_STARTS, WITHIN_SECONDS, Starts
+from flows.prefect_server.up import only_one
+
+
+def test_it_waits_until_it_is_recorded(tmp_path: Path) -> None:
+    paths = ServicePaths(tmp_path)
+    supervising = threading.Thread(target=supervisor.supervise, args=(paths,), daemon=True)
+
+    with only_one(paths):
+        supervising.start()
+        supervising.join(0.5)
+        assert supervising.is_alive()
+
+    supervising.join(600)
+    assert not supervising.is_alive()  # it was not recorded
 
 
 def test_a_service_that_dies_too_often_waits_for_the_hour_to_end_and_is_named_once(

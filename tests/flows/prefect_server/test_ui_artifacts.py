@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -22,7 +21,7 @@ from tasks.runtime import prefect_progress
 from tasks.runtime.progress import progress
 from tasks.session import Session, session
 from tasks.stage import stage
-from tests.services.servers import Service, post
+from tests.services.servers import Service, call, post, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +78,7 @@ def run(folder: Path) -> Session:
 def artifacts(server: Service) -> dict[str, dict[str, Any]]:
     """The newest of each key that this file has made."""
     wanted = {"artifacts": {"key": {"like_": "slow-"}}}
-    answer = httpx.post(f"{server.url}/artifacts/latest/filter", json=wanted, timeout=60).raise_for_status()
+    answer = call("POST", f"{server.url}/artifacts/latest/filter", json=wanted).raise_for_status()
     return {row["key"]: row for row in answer.json()}
 
 
@@ -98,7 +97,8 @@ def test_a_run_shows_progress_manifest_metrics_lineage_and_report(
     far = shown[f"slow-{key}-progress"]
     assert (far["type"], far["data"]) == ("progress", 100.0)
     assert far["description"].startswith("done in ")
-    [task] = post(server.url, "task_runs", task_runs={"name": {"any_": [f"slow {key}"]}})
+    wanted = {"name": {"any_": [f"slow {key}"]}}  # recorded a while after the run's end
+    [task] = wait_for(lambda: post(server.url, "task_runs", task_runs=wanted), 2, "the task run is recorded")
     assert {shown[name]["task_run_id"] for name in (f"slow-{key}-progress", f"slow-{key}")} == {task["id"]}
     assert json.loads(shown["small-slow-metrics"]["data"]) == [
         {"run": "dense", "metric": "MRR@10", "ours": "0.380", "paper": "0.394", "difference": "−0.014"}

@@ -133,7 +133,7 @@ class Slow(StoreCollector):
     def collect(self) -> Iterator[Any]:
         self.computations += 1
         if self.computations > 1:
-            self.go.wait(20)
+            self.go.wait(600)
         yield from super().collect()
 
 

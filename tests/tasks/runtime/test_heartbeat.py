@@ -4,17 +4,21 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage.errors import UserError
 from storage.store.store import Store
-from tasks.runtime import distributed, heartbeat
+from tasks.runtime import distributed, heartbeat, rank_processes
 from tasks.runtime.heartbeat import HostLost, HostSlot, RemoteHost, claim_free_slot
+from tasks.runtime.rank_processes import Processes
 from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
@@ -241,6 +245,29 @@ def test_hosts_that_do_not_come_are_not_waited_for_for_ever(store: Store, monkey
 
     with pytest.raises(UserError, match=r"execution.hosts: 2 hosts should meet at 127.0.0.1:\d+, 1 came in 0 minutes"):
         run(slowly, store, "alone", wanted())
+
+
+def test_a_host_is_heard_of_while_its_processes_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready, beats = tmp_path / "ready", list[float]()
+    saves = (
+        "import signal, sys, time; from pathlib import Path\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(1), sys.exit(1)))\n"
+        f"Path({str(ready)!r}).touch(); time.sleep(600)"
+    )
+
+    class Saving(subprocess.Popen[bytes]):
+        def __init__(self, command: list[str], **given: Any) -> None:
+            super().__init__([sys.executable, "-c", saves], **given)
+
+    monkeypatch.setattr(subprocess, "Popen", Saving)
+    monkeypatch.setattr(rank_processes, "SECONDS_BETWEEN_BEATS", 0.2)
+
+    with session(Session(Store(tmp_path / "store"), wanted())):
+        processes = Processes(tmp_path, Store(tmp_path / "store"), 0, lambda: beats.append(time.monotonic()))
+        wait(ready.exists)
+        processes.end()
+
+    assert len(beats) > 2
 
 
 def test_places_are_taken_once_and_a_pulse_is_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_processes_tokenise_disjoint_rows_and_have_the_ids_of_all(tmp_path: Path
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(900)
 
     assert [process.exitcode for process in processes] == [0] * size
     rows = [[int(row) for row in (tmp_path / f"{rank}.rows").read_text().split()] for rank in range(size)]

@@ -18,6 +18,7 @@ from tasks.runtime.ahead import made_ahead
 from tasks.runtime.shard import ProcessFailed
 from tasks.session import Execution, Session, session
 from tasks.training.prefetch import num_batch_workers, prefetch
+from tests.cluster import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -56,7 +57,7 @@ def test_workers_build_each_step_and_an_error_is_raised_at_its_step() -> None:
     assert os.getpid() not in workers
     assert len(workers) == 2
     assert torch.equal(torch.get_rng_state(), state)
-    assert not any(_runs(process) for process in workers)
+    wait_for(lambda: not any(_runs(process) for process in workers))  # torch waits only 5 s
 
 
 def test_a_killed_worker_ends_the_run_with_one_line() -> None:

@@ -251,7 +251,7 @@ print("alive")
 
 @pytest.mark.parametrize("order", ["lucene,torch,faiss", "faiss,torch,lucene"])
 def test_java_torch_and_faiss_work_in_one_process(order: str) -> None:
-    done = subprocess.run([sys.executable, "-c", TOGETHER, order], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", TOGETHER, order], capture_output=True, text=True, timeout=900)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "alive", "")  # and Java says nothing
 
 
@@ -260,13 +260,14 @@ import os, signal, sys
 from tasks.retrieval.lucene.jvm import java
 java("java.lang.Object")
 os.kill(os.getpid(), int(sys.argv[1]))
-import time; time.sleep(60)
+import time; time.sleep(900)
 """
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, -signal.SIGINT)])
 def test_java_leaves_signals_to_python(number: signal.Signals, code: int) -> None:
-    done = subprocess.run([sys.executable, "-c", STOPPED, str(int(number))], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", STOPPED, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == code
     assert ("KeyboardInterrupt" in done.stderr) == (number == signal.SIGINT)
     assert "Java" not in done.stdout + done.stderr
