@@ -76,7 +76,7 @@ def run_together(
         write_atomically(folder / JOB, json.dumps(job))
         if monitor:
             _print_how_to_join(store)
-        processes = Processes(folder, store, 0, monitor and monitor.beat)
+        processes = Processes(folder, store, 0, monitor.beat if monitor else None)
         try:
             completed = _wait(processes, monitor)
         except (LeaseLost, HostLost, UserError):
