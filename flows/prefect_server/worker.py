@@ -69,7 +69,7 @@ class Worker(ProcessWorker):
                 await self._patiently(self._resume_if_taken_back, flow_run)
 
     async def _vouch(self, flow_run: Any) -> None:
-        seconds = HEARTBEAT_SECONDS
+        seconds: float = HEARTBEAT_SECONDS
         while True:
             await asyncio.sleep(seconds)
             seconds = HEARTBEAT_SECONDS if await self._patiently(self._confirm, flow_run) else SECONDS_TO_TRY_AGAIN
