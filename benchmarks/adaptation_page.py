@@ -223,7 +223,7 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
     """Return how often the verdict of a run's pseudo-queries is that of its real queries."""
     verdicts = [
         (sign(system["difference"], system["p_holm"]), sign(system["pseudo_difference"], system["pseudo_p_holm"]))
-        for row in rows for system in row["systems"].values() if "pseudo_difference" in system
+        for row in rows for system in row["systems"].values() if _is_candidate(system)
     ]  # fmt: skip
     worse = sum(row["winner"] != START and row["systems"][row["winner"]]["difference"] < 0 for row in rows)
     same, losses = sum(real == pseudo for real, pseudo in verdicts), [pseudo for real, pseudo in verdicts if real < 0]
@@ -232,15 +232,35 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
         f"that of real queries for {same} of {len(verdicts)} candidates. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
-        f"In {worse} of {len(rows)} runs the returned model is worse than the start on real queries. {choices(rows)}"
+        f"In {worse} of {len(rows)} runs the returned model is worse than the start on real queries. "
+        f"{missed_gains(rows)} {choices(rows)}"
     )
+
+
+def missed_gains(rows: Sequence[dict[str, Any]]) -> str:
+    """Return how often the start was returned although a candidate is significantly better on real queries."""
+    kept = [row["systems"] for row in rows if row["winner"] == START]
+    candidates = [[system for system in systems.values() if _is_candidate(system)] for systems in kept]
+    better = [
+        [one["difference"] for one in found if sign(one["difference"], one["p_holm"]) > 0] for found in candidates
+    ]
+    missed = [max(gains) for gains in better if gains]
+    by = f", by at most {max(missed):.3f}" if missed else ""
+    return (
+        f"In {len(missed)} of {len(kept)} runs that returned the start, a candidate is significantly better than it on "
+        f"real queries{by}."
+    )
+
+
+def _is_candidate(system: dict[str, Any]) -> bool:
+    return "pseudo_difference" in system
 
 
 def choices(rows: Sequence[dict[str, Any]]) -> str:
     """Return how often the candidate that pseudo-queries chose is the best of several on real queries."""
     best, runs, losses = 0, 0, [0.0]
     for row in rows:
-        values = {name: system["value"] for name, system in row["systems"].items() if "pseudo_difference" in system}
+        values = {name: system["value"] for name, system in row["systems"].items() if _is_candidate(system)}
         if len(values) > 1 and row["winner"] in values:
             runs, highest = runs + 1, max(values.values())
             best += values[row["winner"]] == highest

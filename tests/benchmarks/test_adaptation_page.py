@@ -23,6 +23,7 @@ from benchmarks.adaptation_page import (
     choices,
     file_name,
     groups,
+    missed_gains,
     part,
     values_by_query,
     values_file,
@@ -127,6 +128,9 @@ def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
     assert f"On real queries 1 {worse}, 0 of these on pseudo-queries, too. In 1" in agreement(rows)
     assert f"On real queries 2 {worse}, 1 of these on pseudo-queries, too. In 1" in agreement(lost)
     assert "On real queries 0 of them are significantly worse than their start, so whether" in agreement(rows[:2])
+    assert "In 1 of 2 runs that returned the start, a candidate is significantly better" in agreement(lost)
+    assert missed_gains(rows).endswith("on real queries, by at most 0.100.")
+    assert missed_gains(rows[:1]).startswith("In 0 of 0 runs")
 
 
 def test_a_choice_among_several_candidates_is_compared_with_the_best_of_them() -> None:
