@@ -99,7 +99,8 @@ def adapt(
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
     decision = _decision(content, size)
-    model = results.write_model(request.out, decision, checkpoints_of(request, store), request.start, store)
+    checkpoints = checkpoints_of(request, store)
+    model = results.write_model(request.out, decision, checkpoints, request.start, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
     index = results.write_index(request.out, model, original, start, surveyed, store)
     plan = hours.planned_adaptation(file, store, suite, original, start)
@@ -112,6 +113,7 @@ def adapt(
         "size": size.name, "estimated_seconds": 3600 * estimate,
         "stage_seconds": hours.seconds_of_stages(plan, index, store),
         "request": request.as_json(), "index": index, "recipe": file.name, "metric": recipes.METRIC,
+        "checkpoints": {name: checkpoints[name] for name in size.candidates},
     }  # fmt: skip
     pages = {"training": page, "evaluation": evaluation}
     return Adaptation(request.out, decision, results.write_report(request.out, decision, content, facts, pages))

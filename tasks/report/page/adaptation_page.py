@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,4 +12,4 @@ from tasks.runtime.formatting import duration
 
 def page(content: Mapping[str, Any]) -> str:
     """Return the self-contained page of an adaptation's report.json."""
-    return template("adaptation.html.j2", duration=duration).render(css=css("report"), **content)
+    return template("adaptation.html.j2", duration=duration, quote=shlex.quote).render(css=css("report"), **content)

@@ -110,6 +110,8 @@ def test_the_report_has_what_was_found_of_the_collection(folder: Path) -> None:
     assert facts["languages"] == survey("", documents(90)).shares()
     times = [duration(report[name]) for name in ("estimated_seconds", "stage_seconds")]
     assert facts["plan"] == f"100 steps: estimated {times[0]}, its stages took {times[1]}"
+    assert report["checkpoints"].keys() == set(SIZES[-1].candidates)
+    assert all(Store(folder / "store").manifest("train", key) for key in report["checkpoints"].values())
 
 
 @pytest.mark.parametrize("gained", [False, True])

@@ -21,6 +21,17 @@ def content() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def test_a_model_that_was_not_returned_can_be_exported() -> None:
+    rejected = {
+        "rejected": {"adapted_bm25": "not significantly better"}, "index": {"store": "/my store"},
+        "checkpoints": {"adapted_bm25": "0123456789abcdef"},
+    }  # fmt: skip
+    command = "pretrieve export 01234567 adapted_bm25 --store &#39;/my store&#39;"
+
+    assert command in page(content() | rejected)
+    assert "pretrieve export" not in page(content())
+
+
 def test_the_page_has_languages_lengths_titles_and_times() -> None:
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page(content())))
 
