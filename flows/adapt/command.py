@@ -54,6 +54,8 @@ def adapt(
     done = adapt_to(request, store, unwrapped(stderr=True).print)
     say(done.decision.verdict)
     say(done.decision.means)
+    if done.decision.advice:
+        say(done.decision.advice)
     say(f"model: {done.out / 'model'}")
     say(f'search: pretrieve search {done.out} "QUESTION"')
     say(f"report: {done.page}")

@@ -29,6 +29,8 @@ class Decision:
     """The means of BM25, the start and the returned model on the queries that decide, in words."""
     rejected: dict[str, str]
     """For each other candidate why it was not returned."""
+    advice: str = ""
+    """One sentence where the queries may have missed a gain."""
 
     @property
     def gained(self) -> bool:
@@ -56,7 +58,8 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
         else:
             accepted.append(candidate)
     if not accepted:
-        return Decision(START, _nothing_gained(tests, sets, values), _means(values, sets[-1], START), rejected)
+        nothing, means = _nothing_gained(tests, sets), _means(values, sets[-1], START)
+        return Decision(START, nothing, means, rejected, _advice(sets, values[sets[-1], START]))
     best = max(accepted, key=lambda name: (values[sets[-1], name], -accepted.index(name)))
     rejected |= {name: f"{best} has a higher mean" for name in accepted if name != best}
     gains = " and ".join(_where(row) for row in tests if row["run"] == best)
@@ -75,11 +78,19 @@ def _where(row: Row) -> str:
     return f"{signed(row['difference'])} {where} (p_holm {probability(row['p_holm'])})"
 
 
-def _nothing_gained(tests: Sequence[Row], sets: Sequence[str], values: Mapping[tuple[str, str], float]) -> str:
+def _nothing_gained(tests: Sequence[Row], sets: Sequence[str]) -> str:
     best = max((row for row in tests if row["dataset"] == sets[-1]), key=lambda row: float(row["difference"]))
-    too_easy = sets[-1] == HELDOUT and values[HELDOUT, START] > EASY
-    hint = f"; the start has {values[HELDOUT, START]:.3f} of 1 there, so judged queries (--judgements) may show more"
     return (
         "Nothing was gained: no adapted model is significantly better than the start without being worse anywhere, so "
-        f"the start is returned unchanged; the nearest, {best['run']}, differs by {_where(best)}{hint * too_easy}."
+        f"the start is returned unchanged; the nearest, {best['run']}, differs by {_where(best)}."
+    )
+
+
+def _advice(sets: Sequence[str], start: float) -> str:
+    """Return what to do where there are only pseudo-queries, and the start has nearly the highest value on them."""
+    if sets[-1] != HELDOUT or start < EASY:
+        return ""
+    return (
+        f"The start has {start:.3f} of 1 on {NAMES[HELDOUT]}, so they hardly show a gain; judged queries "
+        "(--judgements) may."
     )

@@ -123,6 +123,7 @@ def write_report(
     rows = with_intervals((row for row in content["rows"] if row["metric"] == METRIC), content["intervals"])
     value = dict(facts) | {
         "verdict": decision.verdict, "winner": decision.winner, "gained": decision.gained, "start_name": START,
+        "advice": decision.advice,
         "rejected": decision.rejected, "rows": rows,
         "tests": [row for row in content["comparisons"] if row["metric"] == METRIC],
     }  # fmt: skip

@@ -12,7 +12,7 @@ def content() -> dict[str, Any]:
     """The report.json of an adaptation, without measurements."""
     return {
         "request": {"collection": "texts <1>", "start": "a/start", "teacher": None},
-        "verdict": "Nothing was gained", "winner": "start",
+        "verdict": "Nothing was gained", "winner": "start", "advice": "",
         "survey": {"form": "a folder of texts", "documents": 1_234, "titles": 1_200, "duplicates": 7, "empty": 3,
                    "median_words": 1_046, "percentile_95_words": 2_345},
         "languages": "de 96 %, en 4 %", "method": "no generator", "counts": {"train": 2_000, "heldout": 300},
