@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.adapt.collections import HELDOUT, TRAIN
-from flows.adapt.recipes import PAIRS_PER_QUERY, PASSAGE_TOKENS, START, Start
+from flows.adapt.recipes import NEGATIVES, PASSAGE_TOKENS, RERANKED, START, Start
 from flows.adapt.results import indexed, splitting
 from flows.chain.rankers import Bm25System, RetrieverSystem, System
 from flows.chain.suites import evaluate_collection
@@ -178,6 +178,8 @@ class StageSeconds:
             return training.num_steps(self.known.queries[TRAIN]) * training.batch_queries
         if step.stage == "pretrain":
             return self.costs.number(step) or 0
-        if step.stage in ("score", "rerank"):
-            return self.known.queries[TRAIN if step.stage == "score" else HELDOUT] * PAIRS_PER_QUERY
+        if step.stage == "score":
+            return self.known.queries[TRAIN] * (1 + NEGATIVES)
+        if step.stage == "rerank":
+            return self.known.queries[HELDOUT] * RERANKED
         return self.known.passages

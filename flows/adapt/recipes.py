@@ -20,7 +20,8 @@ from tasks.retrieval.stated_model import StatedModel
 BASE = "small/retro_mae"
 SPLIT_TOKENS, PASSAGE_TOKENS, QUERY_TOKENS = 144, 160, 64
 METRIC = "nDCG@10"
-PAIRS_PER_QUERY = 20  # at most, that a teacher scores
+NEGATIVES = 8  # of a query, in training
+RERANKED = 20  # passages of a query
 COSINE_TEMPERATURE = 0.05  # as sentence-transformers scales cosines by 20
 MOST_THREADS = 8
 START, FIRST, SECOND, PRETRAINED = "start", "adapted_bm25", "adapted_mined", "adapted_pretrained"
@@ -131,7 +132,7 @@ def _rounds(training: dict[str, Any], start: Start, size: Size, passage: int) ->
     }  # fmt: skip
     if start.teacher:
         train["distillation"] = {"targets": "margins", "teacher_temperature": 1.0, "contrast_weight": 0.1}
-    mine = {"miner": "top", "depth": 50, "negatives": 8}
+    mine = {"miner": "top", "depth": 50, "negatives": NEGATIVES}
     yield {"name": FIRST, "mine_with": "bm25", "mine": mine, "start": "backbone", "train": train}
     if size.mines:
         yield {"name": SECOND, "mine_with": FIRST, "mine": mine, "start": "backbone", "train": train}
@@ -147,7 +148,7 @@ def _teacher(start: Start, passage: int) -> dict[str, Any]:
     lengths = {"query_max_tokens": min(start.limit(QUERY_TOKENS), pair // 2), "max_tokens": pair}
     return {"teacher": {
         "weights": start.teacher, "mine_with": "bm25", "mine": {"miner": "top", "depth": 50, "negatives": 4},
-        "train": None, "score": lengths, "reranks": FIRST, "rerank": lengths | {"depth": 20},
+        "train": None, "score": lengths, "reranks": FIRST, "rerank": lengths | {"depth": RERANKED},
     }}  # fmt: skip
 
 

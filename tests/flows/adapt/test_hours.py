@@ -139,3 +139,12 @@ def test_larger_plans_take_longer(tmp_path: Path, start: Start) -> None:
 
     assert taken == sorted(taken, reverse=True)
     assert taken[-1] > hours.RUN_SECONDS + hours.STAGE_SECONDS * 20
+
+
+def test_a_teacher_scores_a_positive_and_eight_negatives_of_each_train_query(tmp_path: Path, start: Start) -> None:
+    given = replace(start, teacher=start.weights, teacher_max_tokens=64)
+
+    of = estimate(tmp_path, given, "one round", Amounts(100_000, 64, QUERIES))
+
+    pairs = {step.stage: of._number(step) for step in of.plan.done.values() if step.stage in ("score", "rerank")}
+    assert pairs == {"score": 9 * QUERIES[TRAIN], "rerank": 20 * QUERIES[HELDOUT]}
