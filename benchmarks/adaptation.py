@@ -97,7 +97,7 @@ def measured(request: Request, collection: Path, store: Store) -> tuple[dict[str
     start, judged = start_of(request), Collection(name="real", reader="beir", path=str(collection), eval_split="dev")
     settings = suite(start, [judged], request.name)
     retrievers = {START: retriever(request.start, store)}
-    retrievers |= {name: retriever(checkpoints[name], store) for name in size.candidates}
+    retrievers |= {name: retriever(checkpoints[name], store) for name in size.candidates(request.teacher)}
     returned, bm25 = done.decision.winner, Bm25System(settings.bm25)
     systems: dict[str, System] = {**retrievers, "bm25": bm25, HYBRID: Hybrid(bm25, retrievers[returned])}
     with session(Session(store, Execution(workers=1, threads=1, device="auto"), print_line=print)):
@@ -107,7 +107,7 @@ def measured(request: Request, collection: Path, store: Store) -> tuple[dict[str
         "start": request.start, "seed": request.seed, "size": size.name, "train": report["counts"]["train"],
         "heldout": report["counts"]["heldout"], "cpu_seconds": _cpu_seconds(request, store),
         "winner": returned, "lengths": encoding(start).limits,
-        "systems": _values(metrics.path, size.candidates, done.out),
+        "systems": _values(metrics.path, size.candidates(request.teacher), done.out),
         "keys": {"run": report["run"], "real": metrics.reference},
     }  # fmt: skip
     return row, metrics.path

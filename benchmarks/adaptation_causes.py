@@ -102,7 +102,7 @@ def trained(
         raise TypeError("a complete run always has a report")
     report = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["inputs"]["report"]
     checkpoints = finished_run(report, store).checkpoints
-    return {candidate: checkpoints[candidate].partition("/")[2] for candidate in size.candidates}
+    return {candidate: checkpoints[candidate].partition("/")[2] for candidate in size.candidates(None)}
 
 
 def measured(identity: dict[str, Any], source: Path, folder: Path) -> dict[str, Any]:

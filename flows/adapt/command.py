@@ -29,7 +29,7 @@ def adapt(
         str | None, typer.Option(metavar="MODEL", help="Query generator; without one, salient sentences.")
     ] = None,
     teacher: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="A trained cross-encoder, whose scores are distilled.")
+        str | None, typer.Option(metavar="MODEL", help="A trained cross-encoder; one candidate learns its scores.")
     ] = None,
     hours: Annotated[float, typer.Option(help="The largest plan whose estimate fits is run.")] = 1.0,
     judgements: Annotated[

@@ -25,6 +25,7 @@ RERANKED = 20  # passages of a query
 COSINE_TEMPERATURE = 0.05  # as sentence-transformers scales cosines by 20
 MOST_THREADS = 8
 START, FIRST, SECOND, PRETRAINED = "start", "adapted_bm25", "adapted_mined", "adapted_pretrained"
+DISTILLED = "adapted_distilled"
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,10 @@ class Size:
     epochs: int | None
     steps: int | None
 
-    @property
-    def candidates(self) -> list[str]:
-        """The rounds that train a retriever."""
-        mined = [SECOND] if self.mines else []
-        return [FIRST, *mined, *([PRETRAINED] if self.pretraining_steps else [])]
+    def candidates(self, teacher: str | None) -> list[str]:
+        """Return the rounds that train a retriever; a teacher, which may be a weak one, adds a round to the others."""
+        rounds = {FIRST: True, SECOND: self.mines, PRETRAINED: self.pretraining_steps, DISTILLED: teacher}
+        return [name for name, is_trained in rounds.items() if is_trained]
 
 
 SIZES = (
@@ -116,9 +116,9 @@ def recipe_content(name: str, collection: Path, start: Start, size: Size, langua
         "fusions": [{"name": "hybrid", "members": ["bm25", FIRST], "fuse": {"kind": "sum_rr", "depth": 100}}],
         "evaluate": {
             "metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000,
-            "comparisons": [{"run": candidate, "baseline": START} for candidate in size.candidates],
+            "comparisons": [{"run": candidate, "baseline": START} for candidate in size.candidates(start.teacher)],
         },
-        "headline": {"run": size.candidates[-1], "baseline": START, "metric": METRIC},
+        "headline": {"run": size.candidates(start.teacher)[-1], "baseline": START, "metric": METRIC},
         "reported": {}, "execution": {"threads": threads()},
     }  # fmt: skip
 
@@ -127,21 +127,26 @@ def _rounds(training: dict[str, Any], start: Start, size: Size, passage: int) ->
     yield {"name": START, "mine_with": None, "mine": None, "start": "backbone", "train": None}
     train = training | {
         "epochs": size.epochs, "steps": size.steps, "query_max_tokens": start.limit(QUERY_TOKENS),
-        "passage_max_tokens": passage, "passages_per_query": 4 if start.teacher else 2,
+        "passage_max_tokens": passage, "passages_per_query": 2,
         "fit": training["fit"] | {"chunk": 16}, "temperature": COSINE_TEMPERATURE if start.stated.normalises else 1.0,
     }  # fmt: skip
-    if start.teacher:
-        train["distillation"] = {"targets": "margins", "teacher_temperature": 1.0, "contrast_weight": 0.1}
     mine = {"miner": "top", "depth": 50, "negatives": NEGATIVES}
     yield {"name": FIRST, "mine_with": "bm25", "mine": mine, "start": "backbone", "train": train}
     if size.mines:
         yield {"name": SECOND, "mine_with": FIRST, "mine": mine, "start": "backbone", "train": train}
     if size.pretraining_steps:
         yield {"name": PRETRAINED, "mine_with": FIRST, "mine": mine, "start": "pretrained", "train": train}
+    if start.teacher:
+        distillation = {"targets": "margins", "teacher_temperature": 1.0, "contrast_weight": 0.1}
+        yield {
+            "name": DISTILLED, "mine_with": FIRST if size.mines else "bm25", "mine": mine,
+            "start": "pretrained" if size.pretraining_steps else "backbone",
+            "train": train | {"distillation": distillation, "passages_per_query": 4},
+        }  # fmt: skip
 
 
 def _teacher(start: Start, passage: int) -> dict[str, Any]:
-    """Return the recipe's section `teacher`, whose soft labels the rounds learn from."""
+    """Return the recipe's section `teacher`, whose soft labels one round learns from."""
     if start.teacher is None:
         return {"teacher": None}
     pair = min(passage + start.limit(QUERY_TOKENS), start.teacher_max_tokens)

@@ -98,7 +98,7 @@ def adapt(
         raise TypeError("a complete run always has a report")
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
-    decision = _decision(content, size)
+    decision = _decision(content, size.candidates(request.teacher))
     checkpoints = checkpoints_of(request, store)
     model = results.write_model(request.out, decision, checkpoints, request.start, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
@@ -113,7 +113,7 @@ def adapt(
         "size": size.name, "estimated_seconds": 3600 * estimate,
         "stage_seconds": hours.seconds_of_stages(plan, index, store),
         "request": request.as_json(), "index": index, "recipe": file.name, "metric": recipes.METRIC,
-        "checkpoints": {name: checkpoints[name] for name in size.candidates},
+        "checkpoints": {name: checkpoints[name] for name in size.candidates(request.teacher)},
     }  # fmt: skip
     pages = {"training": page, "evaluation": evaluation}
     return Adaptation(request.out, decision, results.write_report(request.out, decision, content, facts, pages))
@@ -205,7 +205,7 @@ def _recipe(
     plan = planned(load_recipe(str(file))[0], file.stem, store)
     check_models(plan.jobs, plan)
     write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size]}) + "\n")
-    print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates)}")
+    print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates(request.teacher))}")
     return file, size, estimates[size]
 
 
@@ -224,7 +224,7 @@ def _evaluated(
     """Measure the start as it is published, and every candidate, on the held-out and the judged queries."""
     systems = [named_system(f"{recipes.START}={request.start}", suite, store)]
     checkpoints = checkpoints_of(request, store)
-    systems += [named_system(f"{name}={checkpoints[name]}", suite, store) for name in size.candidates]
+    systems += [named_system(f"{name}={checkpoints[name]}", suite, store) for name in size.candidates(request.teacher)]
     systems.append(named_system("bm25", suite, store))
     evaluation = EvaluationRequest(request.name, suite, suite.collections, {}, systems)
     return evaluated(evaluation, store, print_line=print_line, with_server=with_server)
@@ -242,9 +242,9 @@ def checkpoints_of(request: Request, store: Store) -> dict[str, str]:
     return {name: reference.partition("/")[2] for name, reference in references.items()}
 
 
-def _decision(content: dict[str, Any], size: recipes.Size) -> Decision:
+def _decision(content: dict[str, Any], candidates: Sequence[str]) -> Decision:
     """Return the decision by the measurements of `_evaluated`."""
     metric = recipes.METRIC
-    tests = [row for row in content["comparisons"] if row["metric"] == metric and row["run"] in size.candidates]
+    tests = [row for row in content["comparisons"] if row["metric"] == metric and row["run"] in candidates]
     values = {(row["dataset"], row["run"]): row["value"] for row in content["rows"] if row["metric"] == metric}
-    return decide(tests, values, size.candidates)
+    return decide(tests, values, candidates)

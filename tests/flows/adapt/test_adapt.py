@@ -65,7 +65,7 @@ def test_the_folder_has_model_recipe_and_reports_and_the_verdict_fits_the_number
     page = (folder / "out" / "report.html").read_text()
     assert report["verdict"].split(" (")[0].split(";")[0] in page.replace("&#39;", "'")
     recipe, _ = load_recipe(str(folder / "out" / report["recipe"]))
-    assert [round_.name for round_ in recipe.rounds] == ["start", *SIZES[-1].candidates]
+    assert [round_.name for round_ in recipe.rounds] == ["start", *SIZES[-1].candidates(None)]
     model = SentenceTransformer(str(folder / "out" / "model"))
     ours = pretrieve.load(folder / "out").encode_passages(["river mountain"])
     theirs = model.encode(["river mountain"])
@@ -110,14 +110,14 @@ def test_the_report_has_what_was_found_of_the_collection(folder: Path) -> None:
     assert facts["languages"] == survey("", documents(90)).shares()
     times = [duration(report[name]) for name in ("estimated_seconds", "stage_seconds")]
     assert facts["plan"] == f"100 steps: estimated {times[0]}, its stages took {times[1]}"
-    assert report["checkpoints"].keys() == set(SIZES[-1].candidates)
+    assert report["checkpoints"].keys() == set(SIZES[-1].candidates(None))
     assert all(Store(folder / "store").manifest("train", key) for key in report["checkpoints"].values())
 
 
 @pytest.mark.parametrize("gained", [False, True])
 def test_the_start_and_the_adapted_model_are_browsed_side_by_side(gained: bool, folder: Path, tmp_path: Path) -> None:
     """Without a gain the start was returned, and is compared with BM25."""
-    out, winner = tmp_path / "out", SIZES[-1].candidates[0] if gained else "start"
+    out, winner = tmp_path / "out", SIZES[-1].candidates(None)[0] if gained else "start"
     shutil.copytree(folder / "out", out)
     report = json.loads((out / "report.json").read_text()) | {"gained": gained, "winner": winner}
     (out / "report.json").write_text(json.dumps(report))
@@ -128,7 +128,7 @@ def test_the_start_and_the_adapted_model_are_browsed_side_by_side(gained: bool, 
     assert (own.name, held_out.name) == ("your documents", "held-out pseudo-queries")
     assert list(own.systems) == [*(["adapted"] if gained else []), "start", "bm25"]
     assert own.pair(contents.preferred) == (("adapted", "start") if gained else ("start", "bm25"))
-    assert set(held_out.systems) >= {"start", "bm25", *SIZES[-1].candidates}
+    assert set(held_out.systems) >= {"start", "bm25", *SIZES[-1].candidates(None)}
     assert len(queries.compared(own, own.pair(contents.preferred), contents.metric)) == 20
     assert contents.description == report["verdict"]
     with closing(Searches(contents.store)) as searches:
