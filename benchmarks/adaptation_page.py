@@ -111,10 +111,12 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
 def answer(listed: Sequence[Group]) -> str:
     """Return on how many collections the returned model and the hybrid are significantly better or worse, by models."""
     sentences = []
-    for start in dict.fromkeys(in_words(group.rows[0], "`{}`") for group in listed):
-        own = [group for group in listed if in_words(group.rows[0], "`{}`") == start]
-        gains = _signs([group.returned() - group.values(START) for group in own])
-        against, fused = _signs([difference for group in own for difference in _from_bm25(group)]).reshape(-1, 2).T
+    starts = [in_words(group.rows[0], "`{}`") for group in listed]
+    all_gains = _signs([group.returned() - group.values(START) for group in listed])
+    all_against = _signs([difference for group in listed for difference in _from_bm25(group)]).reshape(-1, 2)
+    for start in dict.fromkeys(starts):
+        own = [name == start for name in starts]
+        gains, (against, fused) = all_gains[own], all_against[own].T
         sentences.append(
             f"From {start}, the returned model is significantly better than the start on {_count(gains, 1)} "
             f"collections or parts of one, and significantly worse on {_count(gains, -1)}. "
@@ -220,21 +222,30 @@ def sign(difference: float, p_holm: float) -> int:
 
 
 def agreement(rows: Sequence[dict[str, Any]]) -> str:
-    """Return how often the verdict of a run's pseudo-queries is that of its real queries."""
-    verdicts = [
-        (sign(system["difference"], system["p_holm"]), sign(system["pseudo_difference"], system["pseudo_p_holm"]))
-        for row in rows for system in row["systems"].values() if _is_candidate(system)
-    ]  # fmt: skip
-    worse = sum(row["winner"] != START and row["systems"][row["winner"]]["difference"] < 0 for row in rows)
-    same, losses = sum(real == pseudo for real, pseudo in verdicts), [pseudo for real, pseudo in verdicts if real < 0]
+    """Return how often the verdict of a run's pseudo-queries is that of its real queries, by start."""
+    by_start: dict[str, list[tuple[int, int]]] = {}
+    for row in rows:
+        by_start.setdefault(f"`{short_name(row['start'])}`", []).extend(_verdicts(row))
+    same = [
+        f"{sum(real == pseudo for real, pseudo in own)} of {len(own)} from {start}" for start, own in by_start.items()
+    ]
+    losses = [pseudo for own in by_start.values() for real, pseudo in own if real < 0]
     noticed = f", {sum(pseudo < 0 for pseudo in losses)} of these on pseudo-queries, too"
+    returned = [row for row in rows if row["winner"] != START]
+    worse = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
     return (
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
-        f"that of real queries for {same} of {len(verdicts)} candidates. On real queries {len(losses)} of them are "
+        f"that of real queries for so many candidates: {', '.join(same)}. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
-        f"In {worse} of {len(rows)} runs the returned model is worse than the start on real queries. "
+        f"In {worse} of {len(returned)} runs that returned a candidate it is worse than the start on real queries. "
         f"{missed_gains(rows)} {choices(rows)}"
     )
+
+
+def _verdicts(row: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    """Yield for each candidate of a run the sign of its difference on real and on pseudo-queries."""
+    for system in filter(_is_candidate, row["systems"].values()):
+        yield sign(system["difference"], system["p_holm"]), sign(system["pseudo_difference"], system["pseudo_p_holm"])
 
 
 def missed_gains(rows: Sequence[dict[str, Any]]) -> str:

@@ -30,7 +30,7 @@ class Decision:
     rejected: dict[str, str]
     """For each other candidate why it was not returned."""
     advice: str = ""
-    """One sentence where the queries may have missed a gain."""
+    """What to do where the queries may have missed a gain, or BM25 is better; else empty."""
 
     @property
     def gained(self) -> bool:
@@ -41,7 +41,7 @@ class Decision:
 def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candidates: Sequence[str]) -> Decision:
     """Choose among the start and the candidates by paired tests against the start.
 
-    `tests` are the comparisons of `METRIC` on each set of queries, with `difference` and `p_holm` (paired t-test,
+    `tests` are the comparisons of `METRIC` on each set of queries, with `difference` and `p_holm` (paired t-tests,
     Holm's correction over the systems); `values` are means by set and system. A candidate is accepted if its mean is
     not below the start's on any set and significantly above it on one. Where there are two sets, one of which suffices,
     0.05 is divided by two (Bonferroni). The accepted candidate with the highest mean is returned: on the judged
@@ -59,12 +59,12 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
             accepted.append(candidate)
     if not accepted:
         nothing, means = _nothing_gained(tests, sets), _means(values, sets[-1], START)
-        return Decision(START, nothing, means, rejected, _advice(sets, values[sets[-1], START]))
+        return Decision(START, nothing, means, rejected, _advice(values, sets[-1], START))
     best = max(accepted, key=lambda name: (values[sets[-1], name], -accepted.index(name)))
     rejected |= {name: f"{best} has a higher mean" for name in accepted if name != best}
     gains = " and ".join(_where(row) for row in tests if row["run"] == best)
     verdict = f"Adaptation helped: {best} is better than the start by {gains}."
-    return Decision(best, verdict, _means(values, sets[-1], best), rejected)
+    return Decision(best, verdict, _means(values, sets[-1], best), rejected, _advice(values, sets[-1], best))
 
 
 def _means(values: Mapping[tuple[str, str], float], dataset: str, winner: str) -> str:
@@ -86,11 +86,16 @@ def _nothing_gained(tests: Sequence[Row], sets: Sequence[str]) -> str:
     )
 
 
-def _advice(sets: Sequence[str], start: float) -> str:
-    """Return what to do where there are only pseudo-queries, and the start has nearly the highest value on them."""
-    if sets[-1] != HELDOUT or start < EASY:
-        return ""
-    return (
-        f"The start has {start:.3f} of 1 on {NAMES[HELDOUT]}, so they hardly show a gain; judged queries "
-        "(--judgements) may."
-    )
+def _advice(values: Mapping[tuple[str, str], float], dataset: str, winner: str) -> str:
+    sentences = []
+    if winner == START and dataset == HELDOUT and values[dataset, START] > EASY:
+        sentences.append(
+            f"The start has {values[dataset, START]:.3f} of 1 on {NAMES[dataset]}, so they hardly show a gain; judged "
+            "queries (--judgements) may."
+        )
+    if values[dataset, BM25] > values[dataset, winner]:
+        sentences.append(
+            f"BM25 has a higher mean than the returned model on {NAMES[dataset]} ({values[dataset, BM25]:.3f}): "
+            "compare with it, and with both fused, before you use the model."
+        )
+    return " ".join(sentences)

@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from flows.adapt.collections import HELDOUT
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, SPLIT_TOKENS, START, Start, threads
 from flows.adapt.survey import Survey, text_hash
@@ -22,6 +27,7 @@ from storage.store import sources
 from storage.store.run_notes import noted
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
+from tasks.evaluation.significance import clustered_t_test, holm
 from tasks.job import needed_references
 from tasks.report.page.adaptation_page import page as report_page
 from tasks.report.page.statistics import with_intervals
@@ -108,6 +114,24 @@ def indexed(original: Collection, chosen: Any, start: Start, language: str) -> d
         "passages": passages.reference, **references(chosen), "start": references(sources.weights(start.weights)),
         "bm25": Bm25System(BM25).on(passages, encoding(start), Exact(engine="exact")).index.reference,
     }  # fmt: skip
+
+
+def by_document(content: Mapping[str, Any], store: Store) -> list[dict[str, Any]]:
+    """Return the comparisons of an evaluation, on pseudo-queries with a test that takes documents as the sample.
+
+    Pseudo-queries of one document are not independent. A query's id begins with that of its document.
+    """
+    rows = [dict(row) for row in content["comparisons"]]
+    own = [row for row in rows if (row["dataset"], row["metric"]) == (HELDOUT, METRIC)]
+    folder = store.folder("evaluate", content["inputs"][HELDOUT])
+    table = pq.read_table(folder / "queries.parquet", filters=[("metric", "=", METRIC)]).sort_by("query_id")
+    parts = {run: table.filter(pc.equal(table["run"], run)) for run in pc.unique(table["run"]).to_pylist()}
+    documents = [query_id.rpartition("?")[0] for query_id in parts[START]["query_id"].to_pylist()]
+    values = {run: np.asarray(part["value"].to_numpy(), np.float64) for run, part in parts.items()}
+    p_values = [clustered_t_test(values[row["run"]], values[row["baseline"]], documents) for row in own]
+    for row, p, corrected in zip(own, p_values, holm(p_values), strict=True):
+        row |= {"p": p, "p_holm": corrected}
+    return rows
 
 
 def write_report(

@@ -86,6 +86,9 @@ def adapt(
         counts = data.write_collections(request.out, documents, pseudo, judgements)
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
+        num_judged = 0 if judgements is None else len(judgements.queries)
+        if num_judged:
+            print_line(f"judged queries, which also decide: {num_judged:,}")
         judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
         collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
         suite = results.suite(start, collections, request.name, surveyed.language)
@@ -98,6 +101,7 @@ def adapt(
         raise TypeError("a complete run always has a report")
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
+    content["comparisons"] = results.by_document(content, store)
     decision = _decision(content, size.candidates(request.teacher))
     checkpoints = checkpoints_of(request, store)
     model = results.write_model(request.out, decision, checkpoints, request.start, store)
@@ -107,6 +111,7 @@ def adapt(
     measured = content["inputs"]
     facts = {
         "run": run_of(request, store).report.key,
+        "judged_queries": num_judged,
         "judged": f"evaluate/{measured[data.JUDGED]}" if data.JUDGED in measured else None,
         "generated": generated and generated.reference,
         "survey": surveyed.as_json(), "languages": surveyed.shares(), "counts": counts, "method": _method(request),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,28 @@ def paired_t_test(run: Values, baseline: Values) -> float:
     if np.ptp(difference) <= ROUNDING * abs(difference).max():
         return float(2.0 ** (1 - len(difference)))
     return float(ttest_rel(run, baseline).pvalue)
+
+
+def clustered_t_test(run: Values, baseline: Values, clusters: Sequence[str]) -> float:
+    """Return the two-sided p of a paired t-test whose queries are independent between clusters, and not within them.
+
+    The standard error of the mean difference is the one robust to clusters of any size (Liang and Zeger 1986), with
+    one degree of freedom less than there are clusters. With one query in each cluster it is `paired_t_test`; where all
+    clusters have the same mean, it is the exact sign test of clusters.
+    """
+    from scipy.stats import t
+
+    difference = run - baseline
+    names = np.unique(np.asarray(clusters), return_inverse=True)[1]
+    number = int(names.max(initial=-1)) + 1
+    if number < 2 or not difference.any():
+        return 1.0
+    mean = float(difference.mean())
+    sums = np.bincount(names, weights=difference - mean)
+    error = math.sqrt(number / (number - 1) * float(np.square(sums).sum())) / len(difference)
+    if error <= ROUNDING * abs(difference).max():
+        return float(2.0 ** (1 - number)) if mean else 1.0
+    return float(2 * t.sf(abs(mean) / error, number - 1))
 
 
 def randomisation_test(run: Values, baseline: Values, *, resamples: int, seed: int) -> float:

@@ -122,8 +122,9 @@ def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
     ]
     lost = [*rows, run(4, "start", (-0.2, 0.01), (-0.1, 0.01))]
 
-    assert "real queries for 1 of 3 candidates" in agreement(rows)
-    assert "In 1 of 3 runs the returned model is worse" in agreement(rows)
+    other = run(5, "adapted", (0.1, 0.01), (0.1, 0.01)) | {"start": "other"}
+    assert "so many candidates: 1 of 3 from `tiny`, 1 of 1 from `other`." in agreement([*rows, other])
+    assert "In 1 of 2 runs that returned a candidate it is worse" in agreement(rows)
     worse = "of them are significantly worse than their start"
     assert f"On real queries 1 {worse}, 0 of these on pseudo-queries, too. In 1" in agreement(rows)
     assert f"On real queries 2 {worse}, 1 of these on pseudo-queries, too. In 1" in agreement(lost)

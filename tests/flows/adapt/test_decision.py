@@ -57,6 +57,16 @@ def test_pseudo_queries_that_are_too_easy_are_named() -> None:
     assert not decide(judged, values_of(judged) | easy, ["a"]).advice
 
 
+def test_where_bm25_is_better_than_the_returned_model_it_is_named() -> None:
+    tests = [compared("a", "heldout", 0.05, 0.001)]
+
+    advice = decide(tests, values_of(tests) | {("heldout", "bm25"): 0.56}, ["a"]).advice
+    assert "BM25 has a higher mean than the returned model on held-out pseudo-queries (0.560)" in advice
+    assert not decide(tests, values_of(tests) | {("heldout", "bm25"): 0.54}, ["a"]).advice
+    unchanged = [compared("a", "heldout", -0.05, 0.001)]
+    assert "BM25" in decide(unchanged, values_of(unchanged) | {("heldout", "bm25"): 0.51}, ["a"]).advice
+
+
 def test_a_candidate_that_is_worse_on_real_queries_is_not_returned_whatever_it_gains_on_pseudo_queries() -> None:
     tests = [compared("a", "heldout", 0.2, 1e-9), compared("a", "judged", -0.001, 0.9)]
 

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import ttest_rel
+
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import Start
-from flows.adapt.results import suite, write_model
+from flows.adapt.results import by_document, suite, write_model
 from flows.recipe.suite_schema import Collection
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
@@ -31,3 +37,33 @@ def test_held_out_documents_are_split_by_the_rules_of_their_language() -> None:
 
     assert [split.language for split in splits] == ["en", "de"]
     assert splits[0] == suite(start, [collection], "texts").split == Splitting(max_tokens=128, titles=True)
+
+
+def test_pseudo_queries_of_a_document_count_together(store: Store) -> None:
+    """The t-test of the documents' means, since each has two queries; judged queries are left as they are."""
+    ids = [f"{name}?{number}" for name in ("a", "b", "c") for number in (0, 1)]
+    start, better, bm25 = np.full(6, 0.4), np.array([0.5, 0.5, 0.6, 0.8, 0.4, 0.3]), np.linspace(0.3, 0.9, 6)
+    folder = store.folder("evaluate", "key")
+    folder.mkdir(parents=True)
+    pq.write_table(
+        pa.table({
+            "run": [name for name in ("start", "better", "bm25") for _ in ids], "query_id": ids * 3,
+            "metric": ["nDCG@10"] * 18, "value": np.concatenate([start, better, bm25]),
+        }), folder / "queries.parquet",
+    )  # fmt: skip
+    row = {"baseline": "start", "metric": "nDCG@10", "difference": 0.1, "p": 0.01, "p_holm": 0.02}
+    content = {
+        "inputs": {"heldout": "key"},
+        "comparisons": [
+            row | {"dataset": of, "run": run} for of in ("heldout", "judged") for run in ("better", "bm25")
+        ],
+    }
+
+    better_row, bm25_row, *judged = by_document(content, store)
+
+    expected = [ttest_rel(run.reshape(3, 2).mean(axis=1), [0.4] * 3).pvalue for run in (better, bm25)]
+    assert [better_row["p"], bm25_row["p"]] == pytest.approx(expected)
+    assert sorted([better_row["p_holm"], bm25_row["p_holm"]]) == pytest.approx(
+        [2 * min(expected), max(2 * min(expected), max(expected))]
+    )
+    assert [one["p"] for one in judged] == [0.01, 0.01]

@@ -5,9 +5,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_rel
+from scipy.stats import t, ttest_rel
 
-from tasks.evaluation.significance import holm, paired_t_test, randomisation_test
+from tasks.evaluation.significance import clustered_t_test, holm, paired_t_test, randomisation_test
 
 RUN = np.array([0.9, 0.5, 0.7, 1.0, 0.2, 0.6, 0.8, 0.4, 0.3, 0.9])
 BASELINE = np.array([0.5, 0.5, 0.4, 0.9, 0.3, 0.1, 0.6, 0.4, 0.0, 0.5])
@@ -15,6 +15,33 @@ BASELINE = np.array([0.5, 0.5, 0.4, 0.9, 0.3, 0.1, 0.6, 0.4, 0.0, 0.5])
 
 def test_the_t_test_equals_scipys() -> None:
     assert paired_t_test(RUN, BASELINE) == pytest.approx(ttest_rel(RUN, BASELINE).pvalue, rel=1e-12)
+
+
+def test_with_one_query_a_cluster_is_a_query() -> None:
+    alone = [str(number) for number in range(len(RUN))]
+
+    assert clustered_t_test(RUN, BASELINE, alone) == pytest.approx(paired_t_test(RUN, BASELINE), rel=1e-12)
+
+
+def test_clusters_of_equal_size_are_tested_by_their_means() -> None:
+    clusters, means = ["b", "a", "c", "d", "e"] * 2, [(values[:5] + values[5:]) / 2 for values in (RUN, BASELINE)]
+
+    assert clustered_t_test(RUN, BASELINE, clusters) == pytest.approx(ttest_rel(*means).pvalue, rel=1e-12)
+
+
+def test_clusters_of_any_size_have_the_robust_standard_error() -> None:
+    clusters, differences = "aaaabbcddd", RUN - BASELINE
+    mean = sum(differences) / 10
+    variance = 0.0
+    for one, first in zip(differences, clusters, strict=True):
+        for other, second in zip(differences, clusters, strict=True):
+            variance += (one - mean) * (other - mean) * (first == second) / 100
+    expected = 2 * t.sf(abs(mean) / np.sqrt(variance * 4 / 3), 3)
+
+    assert clustered_t_test(RUN, BASELINE, list(clusters)) == pytest.approx(expected, rel=1e-12)
+    assert clustered_t_test(RUN, RUN, list(clusters)) == 1.0
+    assert clustered_t_test(RUN, BASELINE, ["a"] * 10) == 1.0
+    assert clustered_t_test(RUN + 1, RUN, list(clusters)) == 2.0**-3
 
 
 def test_equal_runs_do_not_differ() -> None:

@@ -12,7 +12,7 @@ def content() -> dict[str, Any]:
     """The report.json of an adaptation, without measurements."""
     return {
         "request": {"collection": "texts <1>", "start": "a/start", "teacher": None},
-        "verdict": "Nothing was gained", "winner": "start", "advice": "",
+        "verdict": "Nothing was gained", "winner": "start", "advice": "", "judged_queries": 0,
         "survey": {"form": "a folder of texts", "documents": 1_234, "titles": 1_200, "duplicates": 7, "empty": 3,
                    "median_words": 1_046, "percentile_95_words": 2_345},
         "languages": "de 96 %, en 4 %", "method": "no generator", "counts": {"train": 2_000, "heldout": 300},
@@ -30,6 +30,12 @@ def test_a_model_that_was_not_returned_can_be_exported() -> None:
 
     assert command in page(content() | rejected)
     assert "pretrieve export" not in page(content())
+
+
+def test_the_number_of_judged_queries_is_said() -> None:
+    assert "judged queries decided" not in page(content())
+    assert "<p>3 judged queries decided, too. These are few" in page(content() | {"judged_queries": 3})
+    assert "<p>1,200 judged queries decided, too.</p>" in page(content() | {"judged_queries": 1200})
 
 
 def test_the_page_has_languages_lengths_titles_and_times() -> None:
