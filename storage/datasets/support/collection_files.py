@@ -194,6 +194,8 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
 
     Each is named by the line with which it begins. Blank lines between rows are left out.
     """
+    if delimiter == ",":
+        _check_commas(file)
     lines = (f"{text}\n" for _, text in read_lines(file, keep_blank=True))
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
@@ -213,6 +215,17 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
             yield where, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{file} line {number}: not readable as CSV ({error}); close and double the quotes") from None
+
+
+def _check_commas(file: Path) -> None:
+    """Raise UserError for a header with semicolons or tabs and no comma, as some spreadsheets write it."""
+    where, header = next(read_lines(file), ("", ""))
+    if "," in header or not (";" in header or "\t" in header):
+        return
+    separator, remedy = ";", "convert the file to commas"
+    if "\t" in header:
+        separator, remedy = "tabs", "write .tsv in place of .csv in its name"
+    raise UserError(f"{where}: the columns look separated by {separator} and not by commas; {remedy}")
 
 
 def _of_any_length(reader: Iterator[list[str]]) -> Iterator[list[str]]:
