@@ -32,7 +32,7 @@ PLAIN = (".txt", ".text", *MARKDOWN)
 BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
 JSON_LINES, CSV, TSV, PARQUET = (f"a file of {name}" for name in ("JSON lines", "CSV", "TSV", "Parquet"))
 VERSIONS = {TEXT_FILES: 3, CSV: 2, TSV: 2}
-"""The versions of the forms that were read in another way before: 1 lost blank lines, 2 kept the marks of Markdown."""
+"""The versions of the forms that were once read in another way: 1 lost blank lines, 2 kept front matter and footers."""
 
 Row = tuple[str, Mapping[str, Any]]
 Columns = dict[str, str]  # the names of the columns with text, title and id, where there are any

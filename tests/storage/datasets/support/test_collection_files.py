@@ -110,6 +110,25 @@ def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("one<footer><p>Imprint</p></footer>two<nav>menu</nav>three", "one\ntwo\nthree"),
+        (
+            "<nav><h1>Road salt</h1></nav><header><h1>Road\n<b>salt</b></h1></header>Melts.<h1>Road salt</h1>",
+            "Melts.\nRoad salt",
+        ),
+        ("<h1>Road salt</h1>Melts ice.", "Melts ice."),
+        ("<h1>Salt</h1>Melts.<h1>Road salt</h1>", "Salt\nMelts.\nRoad salt"),
+    ],
+    ids=["footer and navigation", "first heading", "text after it", "other heading"],
+)
+def test_a_page_has_no_footer_and_no_heading_that_is_its_title(body: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(f"<html><head><title>Road salt</title></head><body>{body}</body></html>")
+
+    assert as_rows(tmp_path) == [("a.html", "Road salt", text)]
+
+
 def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("body\nfirst\nsecond\n")
     assert as_rows(tmp_path / "texts.csv") == [("1", "", "first"), ("2", "", "second")]
