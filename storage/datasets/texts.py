@@ -28,8 +28,8 @@ def texts(path: Path, name: str) -> Iterator[TextRow]:
 
 
 def version(path: Path) -> int:
-    """Return 2 for the forms of which version 1 lost the blank lines within texts."""
-    return 2 if collection_files.kind(path) in collection_files.FORMS_OF_LINES else 1
+    """Return the version of how a form is read, which is 1 for the forms that have always been read in the same way."""
+    return collection_files.VERSIONS.get(collection_files.kind(path), 1)
 
 
 def queries(path: Path, split: str) -> Iterator[QueryRow]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from storage.datasets import beir
 from storage.datasets.support.html_texts import read_page
+from storage.datasets.support.markdown_texts import read_markdown
 from storage.errors import UserError
 from storage.formats.ids import Unique, checked_id
 from storage.formats.lines import plain_or_gzipped, read_json_lines, read_lines, text_field
@@ -26,10 +27,12 @@ TITLES = ("title", "headline", "name")
 IDS = ("_id", "id", "doc_id", "docid", "docno", "pid")
 ROLES = {"text": TEXTS, "title": TITLES, "id": IDS}
 PAGES = (".html", ".htm", ".xhtml")
-PLAIN = (".txt", ".text", ".md", ".markdown")
+MARKDOWN = (".md", ".markdown")
+PLAIN = (".txt", ".text", *MARKDOWN)
 BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
 JSON_LINES, CSV, TSV, PARQUET = (f"a file of {name}" for name in ("JSON lines", "CSV", "TSV", "Parquet"))
-FORMS_OF_LINES = (TEXT_FILES, CSV, TSV)  # whose texts are lines of a file
+VERSIONS = {TEXT_FILES: 3, CSV: 2, TSV: 2}
+"""The versions of the forms that were once read in another way: 1 lost blank lines, 2 kept front matter and footers."""
 
 Row = tuple[str, Mapping[str, Any]]
 Columns = dict[str, str]  # the names of the columns with text, title and id, where there are any
@@ -97,7 +100,8 @@ def _of_files(folder: Path) -> Iterator[TextRow]:
             title, text = read_page(file)
         else:
             lines = "\n".join(line for _, line in read_lines(file, keep_blank=True))
-            title, text = _heading(lines.strip("\n"), file.suffix.lower())
+            text = lines.strip("\n")
+            title, text = read_markdown(text) if file.suffix.lower() in MARKDOWN else ("", text)
         yield {"doc_id": doc_id, "title": title, "text": text}
 
 
@@ -111,14 +115,6 @@ def _name(path: Path) -> str:
         return bytes(path).decode()
     except UnicodeDecodeError:
         raise UserError(f"{bytes(path)!r}: expected a file name in UTF-8; rename the file") from None
-
-
-def _heading(text: str, suffix: str) -> tuple[str, str]:
-    """Return the first heading of a Markdown text as its title, and the rest; plain texts have no title."""
-    first, _, rest = text.partition("\n")
-    if suffix in (".md", ".markdown") and first.startswith("# "):
-        return first.removeprefix("# ").strip(), rest.lstrip("\n")
-    return "", text
 
 
 def _text_files(folder: Path) -> list[Path]:
@@ -194,6 +190,8 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
 
     Each is named by the line with which it begins. Blank lines between rows are left out.
     """
+    if delimiter == ",":
+        _check_commas(file)
     lines = (f"{text}\n" for _, text in read_lines(file, keep_blank=True))
     if delimiter == "\t":
         reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE)
@@ -213,6 +211,17 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
             yield where, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{file} line {number}: not readable as CSV ({error}); close and double the quotes") from None
+
+
+def _check_commas(file: Path) -> None:
+    """Raise UserError for a header with semicolons or tabs and no comma, as some spreadsheets write it."""
+    where, header = next(read_lines(file), ("", ""))
+    if "," in header or not (";" in header or "\t" in header):
+        return
+    separator, remedy = ";", "convert the file to commas"
+    if "\t" in header:
+        separator, remedy = "tabs", "write .tsv in place of .csv in its name"
+    raise UserError(f"{where}: the columns look separated by {separator} and not by commas; {remedy}")
 
 
 def _of_any_length(reader: Iterator[list[str]]) -> Iterator[list[str]]:

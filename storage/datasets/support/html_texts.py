@@ -1,4 +1,4 @@
-"""The title and the text of an HTML page, by lxml. Scripts, styles, forms and navigation are left out."""
+"""The title and the text of an HTML page, by lxml. Scripts, styles, forms, navigation and footers are left out."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from pathlib import Path
 
 from storage.errors import UserError
 
-LEFT_OUT = ("script", "style", "noscript", "template", "svg", "form", "nav", "iframe", "object")
+LEFT_OUT = ("script", "style", "noscript", "template", "svg", "form", "nav", "footer", "iframe", "object")
 BLOCKS = frozenset(
-    ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "h1", "h2", "h3", "h4",
-     "h5", "h6", "header", "hr", "li", "main", "ol", "p", "pre", "section", "table", "td", "th", "tr", "ul")
+    ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "form", "h1", "h2",
+     "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th",
+     "tr", "ul")
 )  # fmt: skip
 
 
 def read_page(file: Path) -> tuple[str, str]:
-    """Return the title of a page, or "" without one, and its text, a line for each block."""
+    """Return the title of a page, or "" without one, and its text, a line for each block.
+
+    A first h1 that is the title is no part of the text.
+    """
     from lxml import etree, html
 
     content = file.read_bytes()
@@ -25,14 +29,18 @@ def read_page(file: Path) -> tuple[str, str]:
     except (etree.ParserError, ValueError) as error:
         raise UserError(f"{file}: not a page of HTML ({error}); fix or remove the file") from None
     title = " ".join((page.findtext(".//title") or "").split())
-    etree.strip_elements(page, etree.Comment, etree.ProcessingInstruction, *LEFT_OUT, with_tail=False)
     body = page.find("body")
     parts: list[str] = []
     for element in () if body is None else body.iter():
         if element.tag in BLOCKS:
             element.text = f"\n{element.text or ''}"
             element.tail = f"\n{element.tail or ''}"
+    # Only now: the text after a block that is left out has its line end.
+    etree.strip_elements(page, etree.Comment, etree.ProcessingInstruction, *LEFT_OUT, with_tail=False)
     if body is not None:
+        heading = body.find(".//h1")
+        if heading is not None and " ".join(heading.text_content().split()) == title:
+            heading.drop_tree()
         parts = [" ".join(line.split()) for line in "".join(body.itertext()).split("\n")]
     return title, "\n".join(part for part in parts if part)
 

@@ -38,13 +38,13 @@ def test_every_form_gives_the_same_rows_and_names_what_was_read(tmp_path: Path) 
     assert list(loader.texts(folder, "corpus")) == list(read_documents(folder))
 
 
-def test_only_forms_that_had_lost_blank_lines_have_another_version(tmp_path: Path) -> None:
+def test_only_forms_that_were_read_in_another_way_have_another_version(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for name in ("rows.jsonl", "rows.csv", "rows.tsv", "rows.parquet", "folder/a.txt"):
         (tmp_path / name).write_text("")
 
     versions = {name: version("texts", tmp_path / name) for name in ("rows.jsonl", "rows.csv", "rows.tsv", "folder")}
-    assert versions == {"rows.jsonl": 1, "rows.csv": 2, "rows.tsv": 2, "folder": 2}
+    assert versions == {"rows.jsonl": 1, "rows.csv": 2, "rows.tsv": 2, "folder": 3}
     assert version("beir", tmp_path) == version("texts", tmp_path / "rows.parquet") == 1
 
 

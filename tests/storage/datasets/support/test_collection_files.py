@@ -110,6 +110,25 @@ def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("one<footer><p>Imprint</p></footer>two<nav>menu</nav>three", "one\ntwo\nthree"),
+        (
+            "<nav><h1>Road salt</h1></nav><header><h1>Road\n<b>salt</b></h1></header>Melts.<h1>Road salt</h1>",
+            "Melts.\nRoad salt",
+        ),
+        ("<h1>Road salt</h1>Melts ice.", "Melts ice."),
+        ("<h1>Salt</h1>Melts.<h1>Road salt</h1>", "Salt\nMelts.\nRoad salt"),
+    ],
+    ids=["footer and navigation", "first heading", "text after it", "other heading"],
+)
+def test_a_page_has_no_footer_and_no_heading_that_is_its_title(body: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(f"<html><head><title>Road salt</title></head><body>{body}</body></html>")
+
+    assert as_rows(tmp_path) == [("a.html", "Road salt", text)]
+
+
 def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_text("body\nfirst\nsecond\n")
     assert as_rows(tmp_path / "texts.csv") == [("1", "", "first"), ("2", "", "second")]
@@ -126,6 +145,10 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
         ("texts.csv", 'id,text\n1,"open\n2,x\n3,y\n', r"texts\.csv line 2: not readable as CSV \(unexpected end"),
         ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n2,"open\n', r"texts\.csv line 7: not readable as CSV"),
         ("texts.csv", "id,text\n1,x\n2,a, b\n", "line 3: expected 2 fields as in the header, found 3; fix the row"),
+        ("texts.csv", "\nid;title;text\n1;T;x, y\n", r"line 2: .* separated by ; and not by commas; convert the"),
+        ("texts.csv", 'sep=;\n"id";"text"\n1;x\n', r"texts\.csv line 1: the columns look separated by ; and not"),
+        ("texts.csv", '"id";"text"\n1;x\n', r"texts\.csv line 1: the columns look separated by ; and not by commas"),
+        ("texts.csv", "id\ttext\n1\tx, y; z\n", r"line 1: .* by tabs and not by commas; write \.tsv in place of \.csv"),
         ("texts.csv", "id,title,text\n1,T,x\n\n2,y\n", "line 4: expected 3 fields as in the header, found 2"),
         ("texts.tsv", "body\ttext\n\none\ttwo\nthree\n", "line 4: expected 2 fields as in the header, found 1"),
         ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n1,z\n', "line 7: the id 1 is already in line 3; ids must be unique"),
