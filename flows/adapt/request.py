@@ -71,7 +71,8 @@ def check(request: Request, store: Path) -> None:
     if file.is_file():
         if json.loads(file.read_text(encoding="utf-8")) != request.as_json():
             raise UserError(
-                f"{request.out}: has the adaptation of another request ({file}); name another folder by --out"
+                f"{request.out}: has the adaptation of another request ({file}); name another folder by --out, which "
+                f"reuses the finished stages of the same --store ({store}) that the new options do not change"
             )
     elif request.out.exists() and (not request.out.is_dir() or any(map(_is_foreign, request.out.iterdir()))):
         raise UserError(

@@ -167,6 +167,7 @@ class Pages:
         return self._page(
             "passage", selection, passage=passage, trained=queries.trained_with(self._contents, collection, passage_id),
             pseudo_queries=queries.pseudo_queries(self._contents, collection, passage_id),
+            document_queries=queries.document_queries(self._contents, passage["doc_id"]),
             has_generator=bool(self._contents.pseudo_queries), judged=queries.judged_for(collection, passage["doc_id"]),
         )  # fmt: skip
 

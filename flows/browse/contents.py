@@ -68,6 +68,17 @@ class Training:
 
 
 @dataclass(frozen=True)
+class DocumentQueries:
+    """The pseudo-queries of one split of an adaptation, which have no table that names the passage of each."""
+
+    split: str
+    queries: Artifact[Queries]
+    labels: Artifact[Positives] | Artifact[Qrels]
+    """The documents that the queries of the split should retrieve."""
+    table: type[Positives] | type[Qrels]
+
+
+@dataclass(frozen=True)
 class Contents:
     """Everything that the page shows."""
 
@@ -81,6 +92,8 @@ class Contents:
     collections: Sequence[Collection]
     trainings: Mapping[str, Training]
     pseudo_queries: Sequence[Artifact[PseudoQueries]]
+    document_queries: Sequence[DocumentQueries] = ()
+    """Pseudo-queries of documents; empty for a run that is no adaptation."""
 
     def check(self) -> None:
         """Compare the tables that pages read with their manifests. Raises DamagedArtifact.

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flows.adapt.collections import HELDOUT, TRAIN
 from flows.adapt.decision import NAMES
 from flows.adapt.request import REQUEST
-from flows.browse.contents import Collection, Contents, RankedSystem, Training
+from flows.browse.contents import Collection, Contents, DocumentQueries, RankedSystem, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
 from flows.recipe.shipped import shipped_recipes
 from flows.search import ADAPTED, MODEL
@@ -19,7 +20,7 @@ from storage.errors import UserError
 from storage.store import sources
 from storage.store.lookup import artifact, lookup, must_exist
 from storage.store.store import Store
-from storage.tables import PseudoQueries, Queries, Run
+from storage.tables import Positives, PseudoQueries, Qrels, Queries, Run
 from tasks.retrieval.interactive import Searched
 
 DATA = ("passages", "queries", "positives", "negatives")
@@ -160,12 +161,26 @@ def _of_adaptation(folder: Path) -> Contents:
         contents, name=folder.name, title=title, description=report["verdict"],
         preferred=("adapted", *contents.preferred), collections=[*map(_in_words, contents.collections)],
         pseudo_queries=[artifact(report["generated"], store)] if report["generated"] else [],
+        document_queries=list(_document_queries(contents)),
     )  # fmt: skip
+
+
+def _document_queries(contents: Contents) -> Iterator[DocumentQueries]:
+    """Yield the pseudo-queries of an adaptation's training collection, by split; all rounds train with the same."""
+    for training in [*contents.trainings.values()][:1]:
+        yield DocumentQueries(TRAIN, training.queries, training.positives, Positives)
+    for collection in contents.collections:
+        if _split(collection) == HELDOUT and collection.queries and collection.qrels:
+            yield DocumentQueries(HELDOUT, collection.queries, collection.qrels, Qrels)
+
+
+def _split(collection: Collection) -> str:
+    return collection.name.removeprefix("beir/")
 
 
 def _in_words(collection: Collection) -> Collection:
     """Return a collection; the held-out queries of an adaptation have a name that a user knows."""
-    return replace(collection, name=NAMES.get(collection.name.removeprefix("beir/"), collection.name))
+    return replace(collection, name=NAMES.get(_split(collection), collection.name))
 
 
 def _with_queries(own: Collection, report: Mapping[str, Any], store: Store) -> Collection:

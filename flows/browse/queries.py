@@ -157,6 +157,19 @@ def pseudo_queries(contents: Contents, collection: Collection, passage_id: str) 
     return sorted(rows, key=lambda row: row["rank"])
 
 
+def document_queries(contents: Contents, doc_id: str) -> list[Row]:
+    """Return the pseudo-queries of a document of an adaptation with their split.
+
+    Collections of an adaptation have the same document ids, but split the documents into different passages.
+    """
+    rows: list[Row] = []
+    for of in contents.document_queries:
+        ids = [row["query_id"] for row in _rows(of.labels, of.table, doc_id, ["query_id"], key="doc_id")]
+        texts = first_rows(of.queries, Queries, "query_id", ids, ["text"])
+        rows += [{"query": row["text"], "split": of.split} for row in texts.values()]
+    return rows
+
+
 def judged_for(collection: Collection, doc_id: str) -> list[Row]:
     """Return the split's queries to which a document is relevant."""
     if collection.qrels is None or collection.queries is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import html
 import json
 import re
 import shutil
@@ -11,23 +13,28 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+from starlette.requests import Request
 
 import pretrieve
 from flows.adapt import hours, results, run
-from flows.adapt.collections import HELDOUT, JUDGED, ORIGINAL, TRAINING, of_salient_sentences, write_collections
+from flows.adapt.collections import HELDOUT, JUDGED, ORIGINAL, TRAIN, TRAINING, of_salient_sentences, write_collections
 from flows.adapt.hours import amounts
 from flows.adapt.recipes import SIZES
 from flows.adapt.run import adapt
 from flows.adapt.survey import survey
 from flows.browse import queries
+from flows.browse.application import Pages
 from flows.browse.loading import contents_of
 from flows.browse.searches import TOP, Searches
 from flows.recipe.load import load_recipe
 from storage.errors import UserError
+from storage.rows import first_rows
 from storage.store.store import Store
+from storage.tables import Passages
 from tasks.runtime.formatting import duration
 from tests import warm
 from tests.flows.adapt.test_collections import documents
@@ -137,6 +144,30 @@ def test_the_start_and_the_adapted_model_are_browsed_side_by_side(gained: bool, 
             *reported, found = result(searches.run(question))
             assert f"searching with {name}" in reported
             assert len(found) == TOP
+
+
+def test_queries_of_titles_and_sentences_are_browsed_in_both_collections(folder: Path, tmp_path: Path) -> None:
+    contents, training = contents_of(str(folder / "out"), tmp_path / "nowhere"), folder / "out" / TRAINING
+    with gzip.open(training / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
+        texts = {row["_id"]: row["text"] for row in map(json.loads, lines)}
+
+    for split in (TRAIN, HELDOUT):
+        rows = [line.split("\t") for line in (training / "qrels" / f"{split}.tsv").read_text().splitlines()[1:]]
+        doc_id = rows[0][1]
+        expected = [{"query": texts[query], "split": split} for query, document, _ in rows if document == doc_id]
+        assert expected
+        assert queries.document_queries(contents, doc_id) == expected
+        for collection in contents.collections:
+            passage = first_rows(collection.passages, Passages, "doc_id", [doc_id], ["passage_id"])[doc_id]
+            request = Request({
+                "type": "http", "query_string": urlencode({"in": collection.name, "id": passage["passage_id"]}).encode()
+            })  # fmt: skip
+            with closing(Searches(contents.store)) as searches:
+                page = bytes(Pages(contents, searches, "/token").passage(request).body).decode()
+            section = page.partition('<section aria-labelledby="h-pseudo">')[2].partition("</section>")[0]
+            shown = [html.unescape(text) for text in re.findall("<bdi>(.*?)</bdi>", section)]
+            assert shown == [row["query"] for row in expected], collection.name
+            assert "no generator" not in section
 
 
 def result(steps: Generator[str, None, Any]) -> list[Any]:

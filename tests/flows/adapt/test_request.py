@@ -105,6 +105,19 @@ def test_every_folder_has_a_valid_name_of_its_own(tmp_path: Path) -> None:
     assert Request(Path("x"), tmp_path / "one" / ".." / "same").name == Request(Path("x"), tmp_path / "same").name
 
 
+def test_changed_options_need_another_folder_which_reuses_the_stages_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')
+    store = tmp_path / "artifacts"
+    with started(Request(tmp_path / "texts.jsonl", tmp_path / "out")):
+        pass
+
+    with pytest.raises(UserError) as refused:
+        check(Request(tmp_path / "texts.jsonl", tmp_path / "out", hours=2), store)
+
+    expected = f"name another folder by --out, which reuses the finished stages of the same --store ({store})"
+    assert expected in str(refused.value)
+
+
 def test_an_adaptation_that_was_killed_as_it_began_resumes(tmp_path: Path) -> None:
     """A temporary file is all that there is then; other files are not written to."""
     (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')

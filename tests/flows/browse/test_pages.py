@@ -16,10 +16,12 @@ import pytest
 from starlette.requests import Request
 
 from flows.browse.application import Pages
+from flows.browse.contents import Contents, DocumentQueries
 from flows.browse.loading import contents_of
 from flows.browse.searches import Searches
 from storage.errors import DamagedArtifact, UserError
 from storage.store.store import Store
+from storage.tables import Positives, Qrels
 from tasks.session import Execution, Session, session
 from tests.browsed_run import MARKUP, NAME, TEXTS, TOKEN, finished, served
 
@@ -143,15 +145,34 @@ def test_a_passage_has_its_pseudo_queries_and_the_queries_that_use_it(site: http
     assert "Queries to which it is relevant" in judged
 
 
-def test_a_run_without_a_generator_does_not_deny_its_queries(store: Store) -> None:
-    """An adaptation without a generator has queries of titles and sentences, in a collection of its own."""
-    contents = replace(contents_of(NAME, store.root), pseudo_queries=[])
-    request = Request({"type": "http", "query_string": b"id=d0%230"})
-    with closing(Searches(store)) as searches:
-        page = bytes(Pages(contents, searches, "/token").passage(request).body).decode()
+def test_a_passage_has_the_queries_of_its_document_in_an_adaptation_without_a_generator(store: Store) -> None:
+    """They are queries of titles and sentences; only where there are none, the page says that there is no generator."""
+    run = contents_of(NAME, store.root)
+    (training,), (collection,) = run.trainings.values(), run.collections
+    assert collection.queries
+    assert collection.qrels
+    contents = replace(run, pseudo_queries=[], document_queries=[
+        DocumentQueries("train", training.queries, training.positives, Positives),
+        DocumentQueries("heldout", collection.queries, collection.qrels, Qrels),
+    ])  # fmt: skip
 
-    assert "This run has no generator" in page
-    assert "None were generated" not in page
+    def section(number: int, contents: Contents = contents) -> str:
+        request = Request({"type": "http", "query_string": f"id=d{number}%230".encode()})
+        with closing(Searches(store)) as searches:
+            page = bytes(Pages(contents, searches, "/token").passage(request).body).decode()
+        return page.partition('<section aria-labelledby="h-pseudo">')[2].partition("</section>")[0]
+
+    without, split = "This run has no generator", {0: "trained with", 5: "held out"}
+    for number in (0, 5):
+        first, _, third = TEXTS[number].split()
+        text = f"{first} {third}" + (" &lt;i&gt;&amp;" if number == 5 else "")
+        assert re.findall("<li.*</li>", section(number)) == [
+            f'<li class="kept"><bdi>{text}</bdi><small>{split[number]}</small></li>'
+        ]
+        assert without not in section(number)
+    trained_only = replace(contents, document_queries=contents.document_queries[:1])
+    assert without in section(5, trained_only)
+    assert "None were generated" not in section(5, trained_only)
 
 
 @pytest.mark.parametrize(

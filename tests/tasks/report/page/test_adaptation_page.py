@@ -17,7 +17,7 @@ def content() -> dict[str, Any]:
                    "median_words": 1_046, "percentile_95_words": 2_345},
         "languages": "de 96 %, en 4 %", "method": "no generator", "counts": {"train": 2_000, "heldout": 300},
         "size": "medium", "estimated_seconds": 4_020.0, "stage_seconds": 61.0, "metric": "nDCG@10", "rows": [],
-        "rejected": {}, "recipe": "adapt.yaml",
+        "tests": [], "rejected": {}, "recipe": "adapt.yaml",
     }  # fmt: skip
 
 
@@ -36,6 +36,26 @@ def test_the_number_of_judged_queries_is_said() -> None:
     assert "judged queries decided" not in page(content())
     assert "<p>3 judged queries decided, too. These are few" in page(content() | {"judged_queries": 3})
     assert "<p>1,200 judged queries decided, too.</p>" in page(content() | {"judged_queries": 1200})
+
+
+def test_every_system_but_the_start_has_its_difference_and_p_value() -> None:
+    """Those of its own set of queries."""
+
+    def measured(dataset: str, run: str) -> dict[str, Any]:
+        return {"dataset": dataset, "run": run, "value": 0.5, "low": 0.45, "high": 0.55}
+
+    systems = [("heldout", "start"), ("heldout", "adapted_bm25"), ("judged", "start"), ("judged", "adapted_bm25")]
+    tests = [
+        {"dataset": "judged", "run": "adapted_bm25", "difference": -0.012, "p": 0.01, "p_holm": 0.02},
+        {"dataset": "heldout", "run": "adapted_bm25", "difference": 0.254, "p": 1e-65, "p_holm": 1e-64},
+    ]
+    table = page(content() | {"rows": [measured(*of) for of in systems], "tests": tests})
+    head, *rows = re.findall("<tr>(.*?)</tr>", table)
+
+    assert re.findall(">([^<]+)</th>", head)[-2:] == ["difference from the start", "p (Holm)"]
+    assert [re.findall("<td>(.*?)</td>", row)[-2:] for row in rows] == [
+        ["–", "–"], ["+0.254", "&lt; 0.0001"], ["–", "–"], ["−0.012", "0.02"]
+    ]  # fmt: skip
 
 
 def test_the_page_has_languages_lengths_titles_and_times() -> None:
