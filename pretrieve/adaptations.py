@@ -49,8 +49,8 @@ class Adaptation:
 
 
 def adapt(
-    collection: str | Path, *, start: str | Path | None = None, generator: str | None = None,
-    teacher: str | None = None, hours: float = 1.0, judgements: str | Path | None = None,
+    collection: str | Path, *, start: str | Path | None = None, generator: str | Path | None = None,
+    teacher: str | Path | None = None, hours: float = 1.0, judgements: str | Path | None = None,
     out: str | Path = "adapted", seed: int = 42, store: Store = None, progress: bool = True,
 ) -> Adaptation:  # fmt: skip
     """Adapt a retriever to a collection, as `pretrieve adapt` does; the same call resumes after an interruption.
@@ -60,8 +60,9 @@ def adapt(
     pretrieve.adapt("my-collection", hours=1).verdict
     """
     request = Request(
-        Path(collection), Path(out), str(start or DEFAULT_START), generator=generator, teacher=teacher, hours=hours,
-        judgements=None if judgements is None else Path(judgements), seed=seed,
+        Path(collection), Path(out), str(start or DEFAULT_START),
+        generator=None if generator is None else str(generator), teacher=None if teacher is None else str(teacher),
+        hours=hours, judgements=None if judgements is None else Path(judgements), seed=seed,
     )  # fmt: skip
     with printing(progress) as print_line:
         done = flows.adapt.run.adapt(request, store_folder(store), print_line, with_server=False)
