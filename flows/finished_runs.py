@@ -163,10 +163,21 @@ def _of_folder(name: str, folder: Path) -> FinishedRun:
     reports = folder.parent  # a store may itself be below a folder called reports
     if reports.name != "report":  # NAME may have folders, as small/cot_mae
         reports = next((parent for parent in folder.parents if parent.name == "reports"), reports)
-    store = Store.open_or_new(reports.parent)
     try:
         content = json.loads((folder / PAGE).read_text(encoding="utf-8"))
+        if "verdict" in content:
+            raise UserError(_is_adaptation(name, content))
         key = content["inputs"].get("report", folder.name)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{folder / PAGE}: expected the report of a run; run its recipe again") from None
+    store = Store.open_or_new(reports.parent)
     return FinishedRun(name, store, must_exist(f"report/{key}", store))
+
+
+def _is_adaptation(name: str, content: dict[str, Any]) -> str:
+    """Return an error for the folder of `pretrieve adapt`, by the content of its report."""
+    run = Store(Path(content["index"]["store"])).folder("report", content["run"])
+    return (
+        f"{name}: expected a run, found the folder of an adaptation; `pretrieve.load({name!r})` and "
+        f"`pretrieve search {name}` use its model; its candidates are of the run {run}"
+    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import numbers
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +16,7 @@ from flows.adapt.request import DEFAULT_START, Request
 from pretrieve.retrievers import LoadedRetriever, load
 from pretrieve.runs import COLUMNS
 from pretrieve.settings import Store, printing, store_folder
+from storage.errors import UserError, quoted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +52,8 @@ class Adaptation:
 
 
 def adapt(
-    collection: str | Path, *, start: str | Path | None = None, generator: str | None = None,
-    teacher: str | None = None, hours: float = 1.0, judgements: str | Path | None = None,
+    collection: str | Path, *, start: str | Path | None = None, generator: str | Path | None = None,
+    teacher: str | Path | None = None, hours: float = 1.0, judgements: str | Path | None = None,
     out: str | Path = "adapted", seed: int = 42, store: Store = None, progress: bool = True,
 ) -> Adaptation:  # fmt: skip
     """Adapt a retriever to a collection, as `pretrieve adapt` does; the same call resumes after an interruption.
@@ -59,11 +62,32 @@ def adapt(
 
     pretrieve.adapt("my-collection", hours=1).verdict
     """
+    for parameter, path in {"collection": collection, "out": out}.items():
+        _must_be_path(parameter, path)
+    for parameter, model in {"start": start, "generator": generator, "teacher": teacher}.items():
+        if model is not None:
+            _must_be_path(parameter, model, "a model's name or folder")
+    if judgements is not None:
+        _must_be_path("judgements", judgements)
     request = Request(
-        Path(collection), Path(out), str(start or DEFAULT_START), generator=generator, teacher=teacher, hours=hours,
-        judgements=None if judgements is None else Path(judgements), seed=seed,
+        Path(collection), Path(out), str(start or DEFAULT_START),
+        generator=None if generator is None else str(generator), teacher=None if teacher is None else str(teacher),
+        hours=_number("hours", hours), judgements=None if judgements is None else Path(judgements), seed=seed,
     )  # fmt: skip
     with printing(progress) as print_line:
         done = flows.adapt.run.adapt(request, store_folder(store), print_line, with_server=False)
     content = json.loads(done.page.with_suffix(".json").read_text(encoding="utf-8"))
     return Adaptation(done.out, done.decision.verdict, done.decision.gained, done.decision.winner, done.page, content)
+
+
+def _must_be_path(parameter: str, value: object, what: str = "a path") -> None:
+    """Raise UserError for what is neither a text nor a path, as of a notebook without a type checker."""
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{parameter}: expected {what} as a text or a Path, found {quoted(value)}")
+
+
+def _number(parameter: str, value: object) -> float:
+    """Return a number, which may be one of NumPy. Raises UserError for another value."""
+    if not isinstance(value, numbers.Real):
+        raise UserError(f"{parameter}: expected a number, found {quoted(value)}")
+    return float(value)

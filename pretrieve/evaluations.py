@@ -47,7 +47,7 @@ class Evaluation:
 
 
 def evaluate(
-    models: Sequence[str | Path | Checkpoint | LoadedRetriever], *, suite: str, only: Sequence[str] = (),
+    models: Sequence[str | Path | Checkpoint | LoadedRetriever], *, suite: str, only: str | Sequence[str] = (),
     skip_missing: bool = False, store: Store = None, set: Mapping[str, Any] | None = None,  # noqa: A002
     progress: bool = True,
 ) -> Evaluation:  # fmt: skip
@@ -58,8 +58,9 @@ def evaluate(
     if isinstance(models, str) or not models:
         raise UserError(f"models: expected a list of models, found {models or 'none'}; write ['bm25', …]")
     folder = store_folder(store)
+    selected = [only] if isinstance(only, str) else only
     request = requested(
-        [_name(model, folder) for model in models], str(suite), folder, only, skip_missing, as_changes(set)
+        [_name(model, folder) for model in models], str(suite), folder, selected, skip_missing, as_changes(set)
     )
     with printing(progress) as print_line:
         page = evaluated(request, OpenStore.open_or_new(folder), print_line=print_line, with_server=False)

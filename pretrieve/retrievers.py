@@ -93,6 +93,8 @@ class LoadedRetriever:
         `[answer.text for answer in retriever.search("what melts ice", top_k=3)]`. Raises `UserError` for a retriever
         that has encoded no passages in the store, such as one from the hub. The first search opens the newest vectors.
         """
+        if not isinstance(question, str):
+            raise UserError(f"question: expected one question as a text, found {quoted(question)}")
         if self._index is None and isinstance(self._model, Source):
             raise UserError(
                 f"{self.name}: no run of the store has encoded passages with this model; search with a checkpoint of a "

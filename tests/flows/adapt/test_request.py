@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,6 +75,15 @@ def test_hours_are_above_0(hours: float, tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="expected a number above 0"):
         check(Request(tmp_path / "texts.jsonl", tmp_path / "out", hours=hours), tmp_path / "artifacts")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "3", None])
+def test_a_seed_is_that_of_a_recipe(seed: Any, tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "salt"}\n')
+
+    with pytest.raises(UserError, match=rf"^seed: Input should be .*, found {re.escape(repr(seed))}$"):
+        check(Request(tmp_path / "texts.jsonl", tmp_path / "out", seed=seed), tmp_path / "artifacts")
+    check(Request(tmp_path / "texts.jsonl", tmp_path / "out", seed=0), tmp_path / "artifacts")
 
 
 def test_a_preparation_that_fails_leaves_its_folder_to_the_corrected_request(tmp_path: Path) -> None:
