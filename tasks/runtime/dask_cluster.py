@@ -106,7 +106,7 @@ def make_shards(order: str) -> None:
 
 def _has_ended(future: Any, waiting: deque[Shard], out: Path, counter: tqdm[None]) -> bool:
     """Count the shards of a group that are new, and raise the group's error if it has one."""
-    has_ended: bool = future.done()  # asked once: a group that fails between two questions would not be heard
+    has_ended: bool = future.done()  # read once: a group that fails between two calls would be missed
     while waiting and waiting[0].is_finished(out):
         counter.update(waiting.popleft().rows)
     if has_ended:
@@ -200,7 +200,7 @@ def _wait_for(out: Path, shards: Sequence[Shard]) -> None:
     """Wait until this host sees what others have written."""
     deadline = time.monotonic() + SECONDS_UNTIL_FILES_SHOW
     while True:
-        is_last_look = time.monotonic() > deadline  # asked before it: to look at many shards takes long
+        is_last_look = time.monotonic() > deadline  # before the look, which takes long for many shards
         if not (unseen := [shard for shard in shards if not shard.is_finished(out)]):
             return
         if is_last_look:
