@@ -26,7 +26,7 @@ from storage.conversions.beir_files import (
 )
 from storage.errors import UserError
 from storage.formats.records import QrelRow, QueryRow, TextRow
-from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze
+from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, one_part, parts
 
 HELD_OUT = 200  # of 1,000 documents of a small collection
 MOST_HELD_OUT = 1_000  # documents of a large one
@@ -41,21 +41,30 @@ class Pseudo:
 
     row: TextRow
     queries: Sequence[str]
+    """To train on."""
+    deciding: Sequence[str]
+    """To decide with, where the document is held out."""
 
 
 def of_salient_sentences(documents: Sequence[TextRow], language: str) -> list[Pseudo]:
-    """Return documents without their salient sentences and titles, which are their pseudo-queries."""
+    """Return documents without their salient sentences and titles, which are their pseudo-queries.
+
+    To train on there are these and one part of each; to decide with, all their parts. Whole sentences hardly decide:
+    on long documents a good start has nearly the best value on them (docs/adaptation.md).
+    """
     frequencies = DocumentFrequencies(row["text"] for row in documents)
     pseudo = []
     for row in documents:
         gaps = cloze(text_hash(row["text"]), row["title"], row["text"], frequencies, language)
-        pseudo.append(Pseudo({"doc_id": row["doc_id"], "title": gaps.title, "text": gaps.text}, gaps.queries))
+        queries = [text for query in gaps.queries for text in (query, one_part(query))]
+        deciding = [text for query in gaps.queries for text in parts(query)]
+        pseudo.append(Pseudo({"doc_id": row["doc_id"], "title": gaps.title, "text": gaps.text}, queries, deciding))
     return pseudo
 
 
 def of_generated(documents: Sequence[TextRow], generated: Mapping[str, Sequence[str]]) -> list[Pseudo]:
     """Return complete documents with their generated queries, by document id."""
-    return [Pseudo(row, generated.get(row["doc_id"], ())) for row in documents]
+    return [Pseudo(row, texts, texts) for row in documents for texts in [generated.get(row["doc_id"], ())]]
 
 
 def write_collections(
@@ -67,7 +76,7 @@ def write_collections(
     """
     groups = [text_hash(row["text"] if row["text"].strip() else row["title"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
-    queries, qrels = _topics(groups, pseudo, [] if judgements is None else judgements.queries)
+    queries, qrels = _topics(groups, pseudo, held_out, [] if judgements is None else judgements.queries)
     splits = {TRAIN: _of(qrels, held_out, inside=False), HELDOUT: _of(qrels, held_out, inside=True)}
     counts = {name: len({row["query_id"] for row in rows}) for name, rows in splits.items()}
     if min(counts.values()) < FEWEST:
@@ -103,7 +112,7 @@ Judged = dict[str, tuple[str, list[QrelRow]]]
 
 
 def _topics(
-    groups: Sequence[str], pseudo: Sequence[Pseudo], judged_queries: Sequence[QueryRow]
+    groups: Sequence[str], pseudo: Sequence[Pseudo], held_out: set[str], judged_queries: Sequence[QueryRow]
 ) -> tuple[list[QueryRow], Judged]:
     """Return the queries of the first document of each group, and by query its group and judgements.
 
@@ -111,24 +120,25 @@ def _topics(
     is one of the user's judged queries, such as a title: on these nothing is trained.
     """
     members: dict[str, list[str]] = defaultdict(list)
-    first: dict[str, Pseudo] = {}
+    first: dict[str, tuple[str, Sequence[str]]] = {}
     for group, document in zip(groups, pseudo, strict=True):
         members[group].append(document.row["doc_id"])
-        first.setdefault(group, document)
+        texts = document.deciding if group in held_out else document.queries
+        first.setdefault(group, (document.row["doc_id"], texts))
     groups_of_text: dict[str, set[str]] = defaultdict(set)
     for query_row in judged_queries:
         groups_of_text[text_hash(query_row["text"])].add(JUDGED)
-    for group, document in first.items():
-        for query in document.queries:
-            groups_of_text[text_hash(query)].add(group)
+    for group, (_, texts) in first.items():
+        for text in texts:
+            groups_of_text[text_hash(text)].add(group)
     queries: list[QueryRow] = []
     judged: Judged = {}
-    for group, document in first.items():
-        texts = [text for text in dict.fromkeys(document.queries) if len(groups_of_text[text_hash(text)]) == 1]
+    for group, (doc_id, all_texts) in first.items():
+        texts = [text for text in dict.fromkeys(all_texts) if len(groups_of_text[text_hash(text)]) == 1]
         for number, text in enumerate(texts):
-            query_id = f"{document.row['doc_id']}?{number}"
+            query_id = f"{doc_id}?{number}"
             queries.append({"query_id": query_id, "text": text})
-            judged[query_id] = (group, [relevant(query_id, doc_id) for doc_id in members[group]])
+            judged[query_id] = (group, [relevant(query_id, member) for member in members[group]])
     return queries, judged
 
 

@@ -53,6 +53,24 @@ def test_held_out_documents_are_in_no_text_or_query_of_training(tmp_path: Path) 
     assert [row["text"] for row in beir.texts(tmp_path / "original", "corpus")] == [row["text"] for row in rows]
 
 
+def test_held_out_queries_are_short_and_trained_ones_are_sentences_and_short_parts(tmp_path: Path) -> None:
+    rows = documents(100)
+    for row in rows:  # sentences of 15 words, so that each has two parts
+        words = row["text"].replace(".", "").split()
+        row["text"] = ". ".join(" ".join(words[start : start + 15]).capitalize() for start in (0, 15)) + "."
+    write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+
+    def lengths(split: str) -> dict[str, list[int]]:
+        of: dict[str, list[int]] = {}
+        texts = {row["query_id"]: row["text"] for row in beir.queries(tmp_path / "training", split)}
+        for query_id in ids(tmp_path / "training", split):
+            of.setdefault(query_id.split("?")[0], []).append(len(texts[query_id].split()))
+        return of
+
+    assert set(map(tuple, lengths("heldout").values())) == {(2, 8, 7)}  # the title and both parts
+    assert {tuple(sorted(found)) for found in lengths("train").values()} == {(2, 7, 15), (2, 8, 15)}
+
+
 def test_equal_collections_are_equal_bytes_so_that_keys_stay(tmp_path: Path) -> None:
     rows = documents(80)
     for name in ("one", "two"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, words
+from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, one_part, parts, words
 
 SALT = "Salt melts ice on cold roads in winter."
 TEXT = (
@@ -72,3 +72,23 @@ def test_scripts_without_blanks_count_by_characters() -> None:
     assert words("河の水 Río-123") == ["河", "の", "水", "río", "123"]
     text = "冬の道路では塩が氷を溶かす。" * 3 + "塩は道路の氷を溶かすために使われる。"
     assert cloze(names(kept=False)[0], "", text, DocumentFrequencies([text]), "ja").queries
+
+
+def test_a_query_is_cut_into_consecutive_parts_of_about_eight_words() -> None:
+    for number in range(1, 50):
+        query = ", ".join(f"w{n}" for n in range(number)) + "."
+        cut = parts(query)
+        assert [word for part in cut for word in words(part)] == words(query)
+        lengths = [len(words(part)) for part in cut]
+        assert max(lengths) - min(lengths) <= 1
+        assert len(cut) == 1 or 6 <= min(lengths) <= max(lengths) <= 11
+        assert all(part in query for part in cut)
+    assert parts("what melts ice?") == ["what melts ice?"]
+    assert parts("?") == ["?"]
+
+
+def test_one_part_is_always_the_same_and_not_always_the_first() -> None:
+    queries = [" ".join(f"w{n}x{k}" for k in range(24)) for n in range(60)]
+    places = [parts(query).index(one_part(query)) for query in queries]
+    assert places == [parts(query).index(one_part(query)) for query in queries]
+    assert min(places.count(place) for place in range(3)) > 8
