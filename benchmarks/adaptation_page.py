@@ -28,6 +28,8 @@ MARKS = ("<!-- written by python -m benchmarks.adaptation_page -->\n", "<!-- end
 HYBRID, BM25 = "hybrid", "bm25"
 GIVEN = ("generator", "teacher")
 """Models that a run may be given besides its start; a row without such a key had none."""
+SHORT, WHOLE = "sentences and short parts", "whole sentences"
+"""The pseudo-queries of a run without a generator; a row without the key is older, and had whole sentences."""
 HEADER = ("collection", "start", "system", f"{METRIC}, real queries", "difference from the start", "p (Holm)",
           "on held-out pseudo-queries", "returned")  # fmt: skip
 
@@ -74,10 +76,15 @@ def given(row: dict[str, Any]) -> dict[str, str]:
 
 
 def in_words(row: dict[str, Any], start: str = "{}") -> str:
-    """Return a run's start, generator and teacher in words; `start` is the form of the first."""
-    return start.format(short_name(row["start"])) + "".join(
-        f", {kind} {short_name(model)}" for kind, model in given(row).items()
-    )
+    """Return a run's start, models given and older pseudo-queries in words; `start` is the form of the first."""
+    models = "".join(f", {kind} {short_name(model)}" for kind, model in given(row).items())
+    older = f", pseudo-queries {WHOLE}" if pseudo_queries(row) == WHOLE else ""
+    return start.format(short_name(row["start"])) + models + older
+
+
+def pseudo_queries(row: dict[str, Any]) -> str:
+    """Return what the pseudo-queries of a run are."""
+    return str(row.get("pseudo_queries", "generated" if row.get("generator") else WHOLE))
 
 
 def values_by_query(row: dict[str, Any], system: str) -> Values:
@@ -86,11 +93,11 @@ def values_by_query(row: dict[str, Any], system: str) -> Values:
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> list[Group]:
-    """Return the runs by start, size, collection, generator and teacher."""
+    """Return the runs by start, size, collection, generator, teacher and pseudo-queries."""
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        models_given = [row.get(kind) or "" for kind in GIVEN]
-        found.setdefault((row["start"], row["requested_size"], row["collection"], *models_given), []).append(row)
+        others = [row.get(kind) or "" for kind in GIVEN] + [pseudo_queries(row)]
+        found.setdefault((row["start"], row["requested_size"], row["collection"], *others), []).append(row)
     return [Group(sorted(found[key], key=lambda row: int(row["seed"]))) for key in sorted(found)]
 
 
@@ -198,7 +205,9 @@ def _is_without(plain: Group, group: Group) -> bool:
     """Return whether a group has the runs of another one without generator and teacher."""
     same = ("collection", "requested", "start", "requested_size", "seed")
     runs = [[tuple(row[name] for name in same) for row in one.rows] for one in (plain, group)]
-    return not given(plain.rows[0]) and runs[0] == runs[1]
+    own, other = group.rows[0], plain.rows[0]
+    equal_queries = own.get("generator") or pseudo_queries(own) == pseudo_queries(other)
+    return not given(other) and bool(equal_queries) and runs[0] == runs[1]
 
 
 def _hybrids(group: Group) -> str:
