@@ -203,8 +203,8 @@ def given_models(listed: Sequence[Group]) -> Iterator[str]:
 
 def _is_without(plain: Group, group: Group) -> bool:
     """Return whether a group has the runs of another one without generator and teacher."""
-    same = ("collection", "requested", "start", "requested_size", "seed")
-    runs = [[tuple(row[name] for name in same) for row in one.rows] for one in (plain, group)]
+    same = ("collection", "requested", "requested_size", "seed")
+    runs = [[(short_name(row["start"]), *map(row.get, same)) for row in one.rows] for one in (plain, group)]
     own, other = group.rows[0], plain.rows[0]
     equal_queries = own.get("generator") or pseudo_queries(own) == pseudo_queries(other)
     return not given(other) and bool(equal_queries) and runs[0] == runs[1]

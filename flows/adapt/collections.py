@@ -31,6 +31,8 @@ from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, o
 HELD_OUT = 200  # of 1,000 documents of a small collection
 MOST_HELD_OUT = 1_000  # documents of a large one
 FEWEST = 10  # queries of either split
+MOST_DECIDING = 2_000  # queries
+TRAINED_PER_HOUR, FEWEST_TRAINED, MOST_TRAINED = 10_000, 1_000, 1_000_000  # queries
 JUDGED, HELDOUT, TRAIN = "judged", "heldout", "train"
 ORIGINAL, TRAINING = "original", "training"
 
@@ -68,17 +70,21 @@ def of_generated(documents: Sequence[TextRow], generated: Mapping[str, Sequence[
 
 
 def write_collections(
-    out: Path, documents: Sequence[TextRow], pseudo: Sequence[Pseudo], judgements: Judgements | None
+    out: Path, documents: Sequence[TextRow], pseudo: Sequence[Pseudo], judgements: Judgements | None, hours: float
 ) -> dict[str, int]:
     """Write both collections below a folder; return the numbers of train and held-out queries.
 
-    Raises UserError where there are too few pseudo-queries to train and to decide.
+    Of many pseudo-queries some are chosen by the hash of their ids: to train on, as many as the hours allow. Raises
+    UserError where there are too few to train and to decide.
     """
     groups = [text_hash(row["text"] if row["text"].strip() else row["title"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
     queries, qrels = _topics(groups, pseudo, held_out, [] if judgements is None else judgements.queries)
-    splits = {TRAIN: _of(qrels, held_out, inside=False), HELDOUT: _of(qrels, held_out, inside=True)}
-    counts = {name: len({row["query_id"] for row in rows}) for name, rows in splits.items()}
+    chosen = {
+        TRAIN: _some([name for name, (group, _) in qrels.items() if group not in held_out], most_trained(hours)),
+        HELDOUT: _some([name for name, (group, _) in qrels.items() if group in held_out], MOST_DECIDING),
+    }
+    counts = {split: len(names) for split, names in chosen.items()}
     if min(counts.values()) < FEWEST:
         raise UserError(
             f"the collection gives {counts[TRAIN]} pseudo-queries to train on and {counts[HELDOUT]} to decide with; "
@@ -93,10 +99,17 @@ def write_collections(
     write_json_lines(training / "corpus.jsonl.gz", (text_line(document.row) for document in pseudo))
     trained = (row for row, group in zip(documents, groups, strict=True) if group not in held_out)
     write_json_lines(training / "documents.jsonl.gz", map(text_line, trained))
-    write_json_lines(training / "queries.jsonl.gz", map(query_line, queries))
-    for name, rows in splits.items():
-        write_qrels(training / "qrels" / f"{name}.tsv", rows)
+    listed = chosen[TRAIN] | chosen[HELDOUT]
+    write_json_lines(training / "queries.jsonl.gz", (query_line(row) for row in queries if row["query_id"] in listed))
+    for split, names in chosen.items():
+        judged = (row for name, (_, rows) in qrels.items() if name in names for row in rows)
+        write_qrels(training / "qrels" / f"{split}.tsv", judged)
     return counts
+
+
+def most_trained(hours: float) -> int:
+    """Return the most queries that are trained on: their mining takes a small part of the hours."""
+    return max(FEWEST_TRAINED, int(min(TRAINED_PER_HOUR * hours, MOST_TRAINED)))
 
 
 def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
@@ -142,5 +155,6 @@ def _topics(
     return queries, judged
 
 
-def _of(qrels: Judged, held_out: set[str], *, inside: bool) -> list[QrelRow]:
-    return [row for group, rows in qrels.values() if (group in held_out) == inside for row in rows]
+def _some(query_ids: Sequence[str], most: int) -> set[str]:
+    """Return at most so many queries, chosen by the hash of their ids."""
+    return set(sorted(query_ids, key=text_hash)[:most])

@@ -83,7 +83,7 @@ def adapt(
                 print_line=print_line, with_server=with_server,
             )  # fmt: skip
             pseudo = data.of_generated(documents, kept_by_document(generated))
-        counts = data.write_collections(request.out, documents, pseudo, judgements)
+        counts = data.write_collections(request.out, documents, pseudo, judgements, request.hours)
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
         num_judged = 0 if judgements is None else len(judgements.queries)

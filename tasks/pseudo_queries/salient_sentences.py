@@ -26,7 +26,6 @@ from tasks.corpus.sentences import sentences
 KEPT = 0.1
 """The share of documents that keep their sentences and titles."""
 SENTENCES_PER_QUERY = 4
-MOST_QUERIES = 5
 SHORTEST, LONGEST = 4, 40  # words of a sentence that is a query
 REST = 8  # words that must remain of a document
 PART = 8  # words; the real queries of SQuAD, COVID-QA, SciFact and MedQuAD have 10, 9, 12 and 7 in the median
@@ -98,13 +97,13 @@ def one_part(query: str) -> str:
 
 
 def _salient(spans: list[str], frequencies: DocumentFrequencies) -> list[int]:
-    """Return the numbers of the sentences nearest to the centroid: one in four, at least one and at most five."""
+    """Return the numbers of the sentences nearest to the centroid: one in four, and at least one."""
     counts = [Counter(words(span)) for span in spans]
     centroid = _weights(sum(counts, Counter()), frequencies)
     candidates = [number for number, count in enumerate(counts) if SHORTEST <= count.total() <= LONGEST]
     similarities = {number: _cosine(_weights(counts[number], frequencies), centroid) for number in candidates}
     ranked = sorted(candidates, key=lambda number: (-similarities[number], number))
-    return ranked[: min(MOST_QUERIES, max(1, len(spans) // SENTENCES_PER_QUERY))]
+    return ranked[: max(1, len(spans) // SENTENCES_PER_QUERY)]
 
 
 def _weights(counts: Counter[str], frequencies: DocumentFrequencies) -> dict[str, float]:

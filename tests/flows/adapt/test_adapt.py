@@ -270,7 +270,7 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     request = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9)
     store = Store.open_or_new(tmp_path / "store")  # that of the folder has the stages of "100 steps"
     rows, printed = documents(90), list[str]()
-    counts = write_collections(request.out, rows, of_salient_sentences(rows, "en"), None)
+    counts = write_collections(request.out, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
     start = run.start_of(request)
     suite = results.suite(start, [run._collection(request, TRAINING, HELDOUT)], request.name)

@@ -35,7 +35,7 @@ def ids(folder: Path, split: str) -> dict[str, set[str]]:
 
 def test_held_out_documents_are_in_no_text_or_query_of_training(tmp_path: Path) -> None:
     rows = documents(120, copies=2)
-    counts = write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+    counts = write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
     training = tmp_path / "training"
     train, held_out = ids(training, "train"), ids(training, "heldout")
@@ -58,7 +58,7 @@ def test_held_out_queries_are_short_and_trained_ones_are_sentences_and_short_par
     for row in rows:  # sentences of 15 words, so that each has two parts
         words = row["text"].replace(".", "").split()
         row["text"] = ". ".join(" ".join(words[start : start + 15]).capitalize() for start in (0, 15)) + "."
-    write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+    write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
     def lengths(split: str) -> dict[str, list[int]]:
         of: dict[str, list[int]] = {}
@@ -74,7 +74,7 @@ def test_held_out_queries_are_short_and_trained_ones_are_sentences_and_short_par
 def test_equal_collections_are_equal_bytes_so_that_keys_stay(tmp_path: Path) -> None:
     rows = documents(80)
     for name in ("one", "two"):
-        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), None)
+        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert len(files) == 6
@@ -85,7 +85,7 @@ def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
     rows = documents(100)
     generated = {row["doc_id"]: ["what is common", f"what is {row['doc_id']}"] for row in rows}
 
-    write_collections(tmp_path, rows, of_generated(rows, generated), None)
+    write_collections(tmp_path, rows, of_generated(rows, generated), None, hours=1)
 
     texts = {row["text"] for row in beir.queries(tmp_path / "training", "train")}
     assert "what is common" not in texts
@@ -98,7 +98,7 @@ def test_documents_of_only_a_title_are_no_duplicates(tmp_path: Path) -> None:
     rows += [TextRow(doc_id=f"t{n}", title=f"Only  title {n // 2}", text=" ") for n in range(40)]
     generated = {row["doc_id"]: [f"what is {row['doc_id']}"] for row in rows}
 
-    write_collections(tmp_path, rows, of_generated(rows, generated), None)
+    write_collections(tmp_path, rows, of_generated(rows, generated), None, hours=1)
 
     training = tmp_path / "training"
     judged = ids(training, "train") | ids(training, "heldout")
@@ -108,7 +108,7 @@ def test_documents_of_only_a_title_are_no_duplicates(tmp_path: Path) -> None:
 def test_too_few_documents_are_an_error(tmp_path: Path) -> None:
     rows = documents(8)
     with pytest.raises(UserError, match="pseudo-queries to train on and"):
-        write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None)
+        write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
 
 def test_the_survey_counts_duplicates_and_empty_documents() -> None:
@@ -195,8 +195,34 @@ def test_no_pseudo_query_is_a_judged_query(tmp_path: Path) -> None:
     )
     texts = []
     for name, judgements in (("without", None), ("with", judged)):
-        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), judgements)
+        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), judgements, hours=1)
         texts.append({row["text"] for row in beir.all_queries(tmp_path / name / "training")})
 
     assert texts[0] - texts[1] == {"Title 7"}
     assert texts[1] < texts[0]
+
+
+def test_of_many_queries_as_many_are_trained_on_as_the_hours_allow(tmp_path: Path) -> None:
+    rows = documents(3_000)
+    for name, hours in (("short", 0.2), ("long", 0.4), ("endless", float("inf"))):
+        write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), None, hours=hours)
+    train = {name: set(ids(tmp_path / name / "training", "train")) for name in ("short", "long", "endless")}
+
+    assert (len(train["short"]), len(train["long"])) == (2_000, 4_000)
+    assert 4_000 < len(train["endless"]) < 6_000
+    assert train["short"] < train["long"] < train["endless"]
+    assert len({name.split("?")[0] for name in train["short"]}) > 1_200  # of all documents, not of the first
+    written = {row["query_id"] for row in beir.queries(tmp_path / "short" / "training", "train")}
+    assert written >= train["short"]
+    assert len(written) == 2_000 + len(ids(tmp_path / "short" / "training", "heldout"))
+
+
+def test_a_part_of_many_queries_decides(tmp_path: Path) -> None:
+    rows = documents(2_600)
+    counts = write_collections(tmp_path, rows, of_generated(rows, {
+        row["doc_id"]: [f"{row['doc_id']} {n}" for n in range(9)] for row in rows
+    }), None, hours=1)  # fmt: skip
+
+    held_out = ids(tmp_path / "training", "heldout")
+    assert counts["heldout"] == len(held_out) == 2_000
+    assert len({doc for docs in held_out.values() for doc in docs}) > 400

@@ -47,7 +47,7 @@ def number_of_passages(rows: Sequence[TextRow], start: Start) -> int:
 def estimate(folder: Path, start: Start, size: str, known: Amounts) -> StageSeconds:
     """The estimate for a plan on a collection of 60 documents."""
     rows = documents(60)
-    write_collections(folder, rows, of_salient_sentences(rows, "en"), None)
+    write_collections(folder, rows, of_salient_sentences(rows, "en"), None, hours=1)
     file, store = folder / "adapt.yaml", Store.open_or_new(folder / "store")
     content = recipe_content("texts", folder / TRAINING, start, sizes(size)[0], "en")
     file.write_text(yaml.safe_dump({**content, "seed": 1}))
