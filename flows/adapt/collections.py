@@ -32,7 +32,7 @@ HELD_OUT = 200  # of 1,000 documents of a small collection
 MOST_HELD_OUT = 1_000  # documents of a large one
 FEWEST = 10  # queries of either split
 MOST_DECIDING = 2_000  # queries
-TRAINED_PER_HOUR, FEWEST_TRAINED, MOST_TRAINED = 10_000, 1_000, 1_000_000  # queries
+TRAINED_PER_HOUR, FEWEST_TRAINED, MOST_TRAINED = 10_000, 5_000, 1_000_000  # queries
 JUDGED, HELDOUT, TRAIN = "judged", "heldout", "train"
 ORIGINAL, TRAINING = "original", "training"
 

@@ -203,18 +203,18 @@ def test_no_pseudo_query_is_a_judged_query(tmp_path: Path) -> None:
 
 
 def test_of_many_queries_as_many_are_trained_on_as_the_hours_allow(tmp_path: Path) -> None:
-    rows = documents(3_000)
-    for name, hours in (("short", 0.2), ("long", 0.4), ("endless", float("inf"))):
+    rows = documents(4_500)
+    for name, hours in (("short", 0.1), ("long", 0.6), ("endless", float("inf"))):
         write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), None, hours=hours)
     train = {name: set(ids(tmp_path / name / "training", "train")) for name in ("short", "long", "endless")}
 
-    assert (len(train["short"]), len(train["long"])) == (2_000, 4_000)
-    assert 4_000 < len(train["endless"]) < 6_000
+    assert (len(train["short"]), len(train["long"])) == (5_000, 6_000)
+    assert 6_000 < len(train["endless"]) < 8_000
     assert train["short"] < train["long"] < train["endless"]
-    assert len({name.split("?")[0] for name in train["short"]}) > 1_200  # of all documents, not of the first
+    assert len({name.split("?")[0] for name in train["short"]}) > 2_500  # of all documents, not of the first
     written = {row["query_id"] for row in beir.queries(tmp_path / "short" / "training", "train")}
     assert written >= train["short"]
-    assert len(written) == 2_000 + len(ids(tmp_path / "short" / "training", "heldout"))
+    assert len(written) == 5_000 + len(ids(tmp_path / "short" / "training", "heldout"))
 
 
 def test_a_part_of_many_queries_decides(tmp_path: Path) -> None:
