@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 from flows.adapt.collections import HELDOUT
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, SPLIT_TOKENS, START, Start, threads
+from flows.adapt.request import Request
 from flows.adapt.survey import Survey, text_hash
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
 from flows.export.export import export_checkpoint, new_folder
+from flows.export.model_card import Purpose
 from flows.recipe.suite_schema import Collection, Suite
 from flows.search import ADAPTED, MODEL
 from flows.store.needs import keep
@@ -63,21 +65,32 @@ def suite(start: Start, collections: list[Collection], name: str, language: str 
     }, context={"seed": 42})  # fmt: skip
 
 
-def write_model(out: Path, decision: Decision, checkpoints: Mapping[str, str], start: str, store: Store) -> Path:
+def write_model(request: Request, decision: Decision, checkpoints: Mapping[str, str], store: Store) -> Path:
     """Write the folder of the model that was chosen, which sentence-transformers opens; return it."""
+    out, start = request.out, sources.weights(request.start)
     folder, chosen = out / MODEL, out / CHOSEN
-    key = checkpoints[decision.winner] if decision.gained else sources.weights(start).key  # of the files' content
+    key = checkpoints[decision.winner] if decision.gained else start.key  # of the files' content
     if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text(encoding="utf-8"))["model"] == key:
         return folder
     chosen.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     if decision.gained:
-        export_checkpoint(key, folder, store.root)
+        export_checkpoint(key, folder, store.root, _purpose(request, decision))
     else:
         with new_folder(folder) as copied:
-            shutil.copytree(sources.weights(start).path, copied, dirs_exist_ok=True)
+            shutil.copytree(start.path, copied, dirs_exist_ok=True)
     write_atomically(chosen, json.dumps({"model": key, "winner": decision.winner}) + "\n")
     return folder
+
+
+def _purpose(request: Request, decision: Decision) -> Purpose:
+    """Return the head of the model card: what was adapted to what, and what was measured."""
+    facts = [f"{decision.verdict} {decision.means}."] + [decision.advice] * bool(decision.advice)
+    return Purpose(
+        f"A retriever adapted to {request.collection.name}",
+        f"Start: `{request.start}`. Chosen among the start and the candidates of `pretrieve adapt`.\n\n"
+        + "\n\n".join(facts),
+    )
 
 
 def write_index(

@@ -104,7 +104,7 @@ def adapt(
     content["comparisons"] = results.by_document(content, store)
     decision = _decision(content, size.candidates(request.teacher))
     checkpoints = checkpoints_of(request, store)
-    model = results.write_model(request.out, decision, checkpoints, request.start, store)
+    model = results.write_model(request, decision, checkpoints, store)
     original = _collection(request, data.ORIGINAL, data.JUDGED)
     index = results.write_index(request.out, model, original, start, surveyed, store)
     plan = hours.planned_adaptation(file, store, suite, original, start)

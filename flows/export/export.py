@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.export.model_card import model_card
+from flows.export.model_card import Purpose, model_card
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
 from storage.files import writing_folder
@@ -23,10 +23,10 @@ IMPOSSIBLE = {
 }  # fmt: skip
 
 
-def export_checkpoint(key: str, folder: Path, store_folder: Path) -> str:
+def export_checkpoint(key: str, folder: Path, store_folder: Path, purpose: Purpose | None = None) -> str:
     """Copy the checkpoint's files to `folder` and write README.md, which says how the checkpoint was built.
 
-    Returns in words what was written.
+    The title of README.md is that of the purpose, or the key. Returns in words what was written.
     """
     store = Store.open(store_folder)
     artifact, manifest = find(key, store)
@@ -44,7 +44,7 @@ def export_checkpoint(key: str, folder: Path, store_folder: Path) -> str:
             shutil.copyfile(artifact / name, target)
         if (copied / "modules.json").is_file():
             exported = add_files(copied, **_lengths(manifest, store))
-        (copied / "README.md").write_text(model_card(manifest, store, exported), encoding="utf-8")
+        (copied / "README.md").write_text(model_card(manifest, store, exported, purpose), encoding="utf-8")
     return f"{manifest.stage} {manifest.key}: {len(manifest.files)} files and README.md in {folder}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
@@ -24,8 +25,20 @@ SCORES = {
 IN_PYLATE = "`pylate.models.ColBERT(FOLDER)` has the same scores."
 
 
-def model_card(manifest: Manifest, store: Store, exported: Exported | None) -> str:
+@dataclass(frozen=True)
+class Purpose:
+    """What a checkpoint was made for, by the command that exports it."""
+
+    title: str
+    text: str
+    """Paragraphs of Markdown."""
+
+
+def model_card(manifest: Manifest, store: Store, exported: Exported | None, purpose: Purpose | None = None) -> str:
     """Return Markdown for an exported folder; `exported` is None for a checkpoint that is no retriever."""
+    title, text = (
+        (f"{manifest.stage} {manifest.key}", "") if purpose is None else (purpose.title, f"\n{purpose.text}\n")
+    )
     console = Terminal(width=120, color_system=None)
     with console.capture() as tree:
         console.print(lineage_tree(manifest, store))
@@ -35,8 +48,8 @@ def model_card(manifest: Manifest, store: Store, exported: Exported | None) -> s
 library_name: {library}
 tags: [retrieval, pretrieve]
 ---
-# {manifest.stage} {manifest.key}
-
+# {title}
+{text}
 Built by the `{manifest.stage}` stage of pretrieve {manifest.built["at"]} with {versions}.
 {_opens(manifest, exported)}
 {" ".join(additional_files(manifest.files))}

@@ -12,6 +12,7 @@ from scipy.stats import ttest_rel
 
 from flows.adapt.decision import Decision
 from flows.adapt.recipes import Start
+from flows.adapt.request import Request
 from flows.adapt.results import by_document, suite, write_model
 from flows.recipe.suite_schema import Collection
 from storage.store.store import Store
@@ -25,7 +26,7 @@ def test_a_start_that_was_trained_again_in_its_folder_is_copied_again(tmp_path: 
     start.mkdir()
     for spread in (0.1, 0.2):
         save_backbone(start, spread=spread, pooling="mean")
-        model = write_model(tmp_path / "out", decision, {}, str(start), store)
+        model = write_model(Request(tmp_path / "texts", tmp_path / "out", str(start)), decision, {}, store)
         assert (model / "model.safetensors").read_bytes() == (start / "model.safetensors").read_bytes()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flows.export.model_card import model_card
+from flows.export.model_card import Purpose, model_card
 from storage.artifact import Artifact
 from storage.rows import write_rows
 from storage.settings import Settings
@@ -95,3 +95,16 @@ def test_a_fusion_of_the_checkpoints_own_views_and_what_a_teacher_reranks_are_th
 
     assert rows(card(model, store)) == ["d", "l", "fused"]
     assert rows(card(teacher, store)) == ["reranked"]
+
+
+def test_the_head_is_what_the_command_says_or_the_key(store: Store) -> None:
+    model = given_model(settings=Named(recipe="one"))
+    manifest = store.manifest(model.stage, model.key)
+    assert manifest is not None
+
+    without = model_card(manifest, store, None).splitlines()
+    adapted = model_card(manifest, store, None, Purpose("A retriever of leads", "Two\n\nparagraphs.")).splitlines()
+
+    place = without.index(f"# {model.stage} {model.key}")
+    assert adapted[place : place + 6] == ["# A retriever of leads", "", "Two", "", "paragraphs.", ""]
+    assert without[place + 1 :] == ["", *adapted[place + 6 :]]
