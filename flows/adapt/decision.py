@@ -42,7 +42,7 @@ def decide(tests: Sequence[Row], values: Mapping[tuple[str, str], float], candid
     """Choose among the start and the candidates by paired tests against the start.
 
     `tests` are the comparisons of `METRIC` on each set of queries, with `difference` and `p_holm` (paired t-tests,
-    Holm's correction over the systems); `values` are means by set and system. A candidate is accepted if its mean is
+    Holm's correction over the candidates); `values` are means by set and system. A candidate is accepted if its mean is
     not below the start's on any set and significantly above it on one. Where there are two sets, one of which suffices,
     0.05 is divided by two (Bonferroni). The accepted candidate with the highest mean is returned: on the judged
     queries, or without any on the held-out ones.

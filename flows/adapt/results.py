@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flows.adapt.request import Request
 from flows.adapt.survey import Survey, text_hash
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
+from flows.evaluate.systems import BM25
 from flows.export.export import export_checkpoint, new_folder
 from flows.export.model_card import Purpose
 from flows.recipe.suite_schema import Collection, Suite
@@ -39,7 +41,7 @@ from tasks.retrieval.engines.exact import Exact
 from tasks.session import Session, session
 
 CHOSEN = "chosen.json"
-BM25 = Bm25(engine="bm25", k1=0.9, b=0.4)
+BM25_SETTINGS = Bm25(engine="bm25", k1=0.9, b=0.4)
 
 
 def encoding(start: Start) -> Encoding:
@@ -58,7 +60,7 @@ def suite(start: Start, collections: list[Collection], name: str, language: str 
     return Suite.model_validate({
         "title": f"Decision of {name}", "description": "held-out pseudo-queries, and judged queries if given",
         "seed": 42, "tokenizer": start.weights, "split": split.model_dump(),
-        "encode": encoding(start).model_dump(), "bm25": BM25.model_dump(),
+        "encode": encoding(start).model_dump(), "bm25": BM25_SETTINGS.model_dump(),
         "index": {"engine": "exact"}, "search": {"documents": 100}, "metric": METRIC,
         "evaluate": {"metrics": [METRIC, "MRR@10", "recall@100"], "resamples": 10_000},
         "collections": [collection.model_dump() for collection in collections], "execution": {"threads": threads()},
@@ -125,14 +127,15 @@ def indexed(original: Collection, chosen: Any, start: Start, language: str) -> d
 
     return {
         "passages": passages.reference, **references(chosen), "start": references(sources.weights(start.weights)),
-        "bm25": Bm25System(BM25).on(passages, encoding(start), Exact(engine="exact")).index.reference,
+        "bm25": Bm25System(BM25_SETTINGS).on(passages, encoding(start), Exact(engine="exact")).index.reference,
     }  # fmt: skip
 
 
-def by_document(content: Mapping[str, Any], store: Store) -> list[dict[str, Any]]:
-    """Return the comparisons of an evaluation, on pseudo-queries with a test that takes documents as the sample.
+def deciding_tests(content: Mapping[str, Any], store: Store) -> list[dict[str, Any]]:
+    """Return the comparisons of an evaluation, with p-values for the decision.
 
-    Pseudo-queries of one document are not independent. A query's id begins with that of its document.
+    On pseudo-queries the test takes documents as the sample, since those of one document are not independent; a query's
+    id begins with that of its document. Holm's correction is over the candidates: that BM25 differs decides nothing.
     """
     rows = [dict(row) for row in content["comparisons"]]
     own = [row for row in rows if (row["dataset"], row["metric"]) == (HELDOUT, METRIC)]
@@ -141,9 +144,14 @@ def by_document(content: Mapping[str, Any], store: Store) -> list[dict[str, Any]
     parts = {run: table.filter(pc.equal(table["run"], run)) for run in pc.unique(table["run"]).to_pylist()}
     documents = [query_id.rpartition("?")[0] for query_id in parts[START]["query_id"].to_pylist()]
     values = {run: np.asarray(part["value"].to_numpy(), np.float64) for run, part in parts.items()}
-    p_values = [clustered_t_test(values[row["run"]], values[row["baseline"]], documents) for row in own]
-    for row, p, corrected in zip(own, p_values, holm(p_values), strict=True):
-        row |= {"p": p, "p_holm": corrected}
+    for row in own:
+        row["p"] = clustered_t_test(values[row["run"]], values[row["baseline"]], documents)
+    families: dict[tuple[str, str, bool], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        families[row["dataset"], row["metric"], row["run"] == BM25].append(row)
+    for family in families.values():
+        for row, corrected in zip(family, holm([row["p"] for row in family]), strict=True):
+            row["p_holm"] = corrected
     return rows
 
 

@@ -101,7 +101,7 @@ def adapt(
         raise TypeError("a complete run always has a report")
     evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
-    content["comparisons"] = results.by_document(content, store)
+    content["comparisons"] = results.deciding_tests(content, store)
     decision = _decision(content, size.candidates(request.teacher))
     checkpoints = checkpoints_of(request, store)
     model = results.write_model(request, decision, checkpoints, store)
