@@ -8,10 +8,12 @@ may be negatives of other queries. Duplicates are in the same split, and are all
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from flows.adapt.judgements import Judgements
@@ -115,6 +117,14 @@ def most_trained(hours: float) -> int:
 def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
     """Write the documents as they are."""
     write_json_lines(folder / "corpus.jsonl.gz", map(text_line, documents))
+
+
+def digest(documents: Sequence[TextRow]) -> str:
+    """Return a hash of the documents in their order."""
+    content = sha256()
+    for row in documents:
+        content.update(json.dumps(text_line(row)).encode())
+    return content.hexdigest()
 
 
 def _held_out_per_mille(documents: int) -> int:

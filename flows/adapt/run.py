@@ -95,7 +95,7 @@ def adapt(
         queries = counts | ({} if judgements is None else {data.JUDGED: len(judgements.queries)})
         known = hours.amounts(documents, queries, start, surveyed.language)
         print_line(f"passages: about {known.passages:,}, of {known.mean_tokens:.0f} tokens on average")
-        file, size, estimate = _recipe(request, start, known, suite, print_line, store)
+        file, size, estimate = _recipe(request, start, known, suite, data.digest(documents), print_line, store)
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
@@ -172,18 +172,21 @@ def _recipe(
     start: recipes.Start,
     known: hours.Amounts,
     suite: Suite,
+    digest: str,
     print_line: Callable[[str], None],
     store: Store,
 ) -> tuple[Path, recipes.Size, float]:
-    """Return the recipe's file, its size and hours: those of an interrupted run, else the largest that fits.
+    """Return the recipe, its size and hours: those of an earlier call on these documents, else the largest that fits.
 
     Raises UserError for a model that the recipe cannot use, before anything is built.
     """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
         earlier = json.loads(chosen.read_text(encoding="utf-8"))
-        print_line(f"recipe: {file} ({earlier['size']}), chosen by an earlier call")
-        return file, next(size for size in recipes.SIZES if size.name == earlier["size"]), earlier["hours"]
+        if earlier.get("documents") == digest:
+            print_line(f"recipe: {file} ({earlier['size']}), chosen by an earlier call")
+            return file, next(size for size in recipes.SIZES if size.name == earlier["size"]), earlier["hours"]
+        print_line(f"{request.collection}: the documents have changed since the last call; {file} is written again")
     folder = (request.out / data.TRAINING).resolve()
 
     def write(size: recipes.Size) -> None:
@@ -209,7 +212,7 @@ def _recipe(
         print_line(f"even the smallest plan, {size.name!r}, takes about {takes}, {limit}; it is run")
     plan = planned(load_recipe(str(file))[0], file.stem, store)
     check_models(plan.jobs, plan)
-    write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size]}) + "\n")
+    write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size], "documents": digest}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates(request.teacher))}")
     return file, size, estimates[size]
 

@@ -23,7 +23,7 @@ import pretrieve
 from flows.adapt import hours, results, run
 from flows.adapt.collections import HELDOUT, JUDGED, ORIGINAL, TRAIN, TRAINING, of_salient_sentences, write_collections
 from flows.adapt.hours import amounts
-from flows.adapt.recipes import SIZES
+from flows.adapt.recipes import SIZES, Size
 from flows.adapt.run import adapt
 from flows.adapt.survey import survey
 from flows.browse import queries
@@ -275,9 +275,12 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     start = run.start_of(request)
     suite = results.suite(start, [run._collection(request, TRAINING, HELDOUT)], request.name)
 
-    file, size, takes = run._recipe(
-        request, start, amounts(rows, counts, start, "en"), suite, printed.append, store
-    )  # fmt: skip
+    known = amounts(rows, counts, start, "en")
+
+    def chosen(digest: str) -> tuple[Path, Size, float]:
+        return run._recipe(request, start, known, suite, digest, printed.append, store)
+
+    file, size, takes = chosen("of the documents")
 
     plans = [(line.split("'")[1], line.split("about ")[1].split(" on ")[0]) for line in printed[:-2]]
     assert [name for name, _ in plans] == ["complete", "medium", "without pre-training", "one round"]
@@ -286,4 +289,15 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     trained = load_recipe(str(file))[0].rounds[1].train
     assert trained is not None
     assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
-    assert json.loads((request.out / "size.json").read_text()) == {"size": size.name, "hours": takes}
+    kept = {"size": size.name, "hours": takes, "documents": "of the documents"}
+    assert json.loads((request.out / "size.json").read_text()) == kept
+
+    printed.clear()
+    assert chosen("of the documents")[1] == size
+    assert printed == [f"recipe: {file} (one round), chosen by an earlier call"]
+    printed.clear()
+    assert chosen("of others")[1] == size
+    assert (
+        printed[0] == f"{request.collection}: the documents have changed since the last call; {file} is written again"
+    )
+    assert printed[-1].startswith(f"recipe: {file} (one round); candidates")

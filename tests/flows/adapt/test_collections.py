@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.adapt.collections import of_generated, of_salient_sentences, write_collections
+from flows.adapt.collections import digest, of_generated, of_salient_sentences, write_collections
 from flows.adapt.judgements import Judgements, read_judgements
 from flows.adapt.survey import survey
 from storage.datasets import beir
@@ -79,6 +79,15 @@ def test_equal_collections_are_equal_bytes_so_that_keys_stay(tmp_path: Path) -> 
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file())
     assert len(files) == 6
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
+
+
+def test_a_change_of_any_field_or_of_the_order_is_another_digest() -> None:
+    rows = documents(3)
+    others: list[list[TextRow]] = [rows[:2], rows[::-1]]
+    others += [[rows[0] | {field: "other"}, *rows[1:]] for field in ("doc_id", "title", "text")]  # type: ignore[list-item]
+
+    assert len({digest(texts) for texts in (rows, *others)}) == 6
+    assert digest(documents(3)) == digest(rows)
 
 
 def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
