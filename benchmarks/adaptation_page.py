@@ -111,28 +111,25 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     against = table(
         ("collection", "start", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
-    sentences = " ".join([agreement(rows), *given_models(listed), cost(rows)])
-    return f"{answer(listed)}\n\n{table(HEADER, cells)}\n{against}\n{sentences}\n"
+    decided_as_now = [row for row in rows if pseudo_queries(row) != WHOLE]
+    sentences = " ".join([agreement(decided_as_now), *given_models(listed), cost(decided_as_now)])
+    return f"{answer(listed)}\n{table(HEADER, cells)}\n{against}\n{sentences}\n"
 
 
 def answer(listed: Sequence[Group]) -> str:
-    """Return on how many collections the returned model and the hybrid are significantly better or worse, by models."""
-    sentences = []
+    """Return a table: on how many collections the returned model and the hybrid are better or worse, by models."""
     starts = [in_words(group.rows[0], "`{}`") for group in listed]
     all_gains = _signs([group.returned() - group.values(START) for group in listed])
     all_against = _signs([difference for group in listed for difference in _from_bm25(group)]).reshape(-1, 2)
+    lines = []
     for start in dict.fromkeys(starts):
         own = [name == start for name in starts]
-        gains, (against, fused) = all_gains[own], all_against[own].T
-        sentences.append(
-            f"From {start}, the returned model is significantly better than the start on {_count(gains, 1)} "
-            f"collections or parts of one, and significantly worse on {_count(gains, -1)}. "
-            f"Compared with BM25 it is significantly better on {_count(against, 1)} and significantly worse on "
-            f"{_count(against, -1)}; fused with BM25 it is significantly better than BM25 alone on "
-            f"{_count(fused, 1)} and significantly worse on {_count(fused, -1)}."
-        )
+        lines.append([start, str(sum(own)), *map(_counts, (all_gains[own], *all_against[own].T))])
+    header = ("start", "collections or parts", "returned model and start", "returned model and BM25", "hybrid and BM25")
     return (
-        f"**Answer.** {' '.join(sentences)} So compare with BM25, which the report has, before you use a small model."
+        "**Answer.** The table has the number of collections, or parts of one, on which the first of both is "
+        "significantly better, and significantly worse. So compare with BM25, which the report has, before you use a "
+        f"small model.\n\n{table(header, lines)}"
     )
 
 
@@ -143,8 +140,8 @@ def _signs(differences: Sequence[Values]) -> Values:
     return np.array([sign(mean.value, p) for mean, p in zip(means, corrected, strict=True)])
 
 
-def _count(signs: Values, value: int) -> str:
-    return f"{int((signs == value).sum())} of {len(signs)}"
+def _counts(signs: Values) -> str:
+    return f"{int((signs == 1).sum())} better, {int((signs == -1).sum())} worse"
 
 
 def _from_bm25(group: Group) -> tuple[Values, Values]:
@@ -243,6 +240,7 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
     returned = [row for row in rows if row["winner"] != START]
     worse = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
     return (
+        f"Runs with {WHOLE} are not counted in what follows, since other queries decided. "
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
         f"that of real queries for so many candidates: {', '.join(same)}. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
