@@ -11,7 +11,7 @@ from flows.adapt.recipes import METRIC, START
 from flows.evaluate.systems import BM25
 from tasks.report.page.statistics import SIGNIFICANT, probability, signed
 
-EASY = 0.9  # above it pseudo-queries may miss a gain on real queries, as on COVID-QA (docs/adaptation.md)
+EASY = 0.9  # above it pseudo-queries may miss a gain on real queries, as whole sentences did (docs/log.md)
 NAMES = {HELDOUT: "held-out pseudo-queries", JUDGED: "your judged queries"}
 
 Row = Mapping[str, Any]
