@@ -8,7 +8,6 @@ may be negatives of other queries. Duplicates are in the same split, and are all
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,7 +31,7 @@ from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, o
 
 HELD_OUT = 200  # of 1,000 documents of a small collection
 MOST_HELD_OUT = 1_000  # documents of a large one
-FEWEST = 10  # queries of either split
+FEWEST, FEWEST_DOCUMENTS = 10, 5  # queries and their documents, of either split
 MOST_DECIDING = 2_000  # queries
 TRAINED_PER_HOUR, FEWEST_TRAINED, MOST_TRAINED = 10_000, 5_000, 1_000_000  # queries
 JUDGED, HELDOUT, TRAIN = "judged", "heldout", "train"
@@ -45,39 +44,46 @@ class Pseudo:
 
     row: TextRow
     queries: Sequence[str]
-    """To train on."""
-    deciding: Sequence[str]
-    """To decide with, where the document is held out."""
+    has_parts: bool
+    """Whether parts of the queries are queries, too."""
+
+    def texts(self, query: str, *, held_out: bool) -> list[str]:
+        """Return what a query becomes: to train on, itself and one part; to decide with, all its parts.
+
+        Whole sentences hardly decide: on long documents a good start has nearly the best value on them (docs/log.md).
+        """
+        if not self.has_parts:
+            return [query]
+        return parts(query) if held_out else [query, one_part(query)]
 
 
 def of_salient_sentences(documents: Sequence[TextRow], language: str) -> list[Pseudo]:
-    """Return documents without their salient sentences and titles, which are their pseudo-queries.
-
-    To train on there are these and one part of each; to decide with, all their parts. Whole sentences hardly decide:
-    on long documents a good start has nearly the best value on them (docs/adaptation.md).
-    """
+    """Return documents without their salient sentences and titles, which are their pseudo-queries."""
     frequencies = DocumentFrequencies(row["text"] for row in documents)
     pseudo = []
     for row in documents:
         gaps = cloze(text_hash(row["text"]), row["title"], row["text"], frequencies, language)
-        queries = [text for query in gaps.queries for text in (query, one_part(query))]
-        deciding = [text for query in gaps.queries for text in parts(query)]
-        pseudo.append(Pseudo({"doc_id": row["doc_id"], "title": gaps.title, "text": gaps.text}, queries, deciding))
+        row_without = TextRow(doc_id=row["doc_id"], title=gaps.title, text=gaps.text)
+        pseudo.append(Pseudo(row_without, gaps.queries, has_parts=True))
     return pseudo
 
 
 def of_generated(documents: Sequence[TextRow], generated: Mapping[str, Sequence[str]]) -> list[Pseudo]:
     """Return complete documents with their generated queries, by document id."""
-    return [Pseudo(row, texts, texts) for row in documents for texts in [generated.get(row["doc_id"], ())]]
+    return [Pseudo(row, generated.get(row["doc_id"], ()), has_parts=False) for row in documents]
 
 
 def write_collections(
-    out: Path, documents: Sequence[TextRow], pseudo: Sequence[Pseudo], judgements: Judgements | None, hours: float
+    out: Path,
+    documents: Sequence[TextRow],
+    pseudo: Sequence[Pseudo],
+    judgements: Judgements | None,
+    hours: float | None,
 ) -> dict[str, int]:
     """Write both collections below a folder; return the numbers of train and held-out queries.
 
-    Of many pseudo-queries some are chosen by the hash of their ids: to train on, as many as the hours allow. Raises
-    UserError where there are too few to train and to decide.
+    Of many pseudo-queries some are chosen by the hash of their ids: to train on, as many as the hours allow, or all
+    without a number of hours. Raises UserError where there are too few to train and to decide.
     """
     groups = [text_hash(row["text"] if row["text"].strip() else row["title"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
@@ -87,11 +93,12 @@ def write_collections(
         HELDOUT: _some([name for name, (group, _) in qrels.items() if group in held_out], MOST_DECIDING),
     }
     counts = {split: len(names) for split, names in chosen.items()}
-    if min(counts.values()) < FEWEST:
+    asked = {split: len({qrels[name][0] for name in names}) for split, names in chosen.items()}
+    if min(counts.values()) < FEWEST or min(asked.values()) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"the collection gives {counts[TRAIN]} pseudo-queries to train on and {counts[HELDOUT]} to decide with; "
-            f"expected {FEWEST} of both; add documents of several sentences, or name a generator that fits your "
-            "texts"
+            f"the collection gives {counts[TRAIN]} pseudo-queries of {asked[TRAIN]} documents to train on and "
+            f"{counts[HELDOUT]} of {asked[HELDOUT]} to decide with; expected {FEWEST} of {FEWEST_DOCUMENTS} for both; "
+            "add documents of several sentences, or name a generator that fits your texts"
         )
     original, training = out / ORIGINAL, out / TRAINING
     write_originals(original, documents)
@@ -109,9 +116,9 @@ def write_collections(
     return counts
 
 
-def most_trained(hours: float) -> int:
-    """Return the most queries that are trained on: their mining takes a small part of the hours."""
-    return max(FEWEST_TRAINED, int(min(TRAINED_PER_HOUR * hours, MOST_TRAINED)))
+def most_trained(hours: float | None) -> int | None:
+    """Return the most queries that are trained on, so that their mining takes a small part of the hours."""
+    return None if hours is None else max(FEWEST_TRAINED, int(min(TRAINED_PER_HOUR * hours, MOST_TRAINED)))
 
 
 def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
@@ -119,11 +126,11 @@ def write_originals(folder: Path, documents: Sequence[TextRow]) -> None:
     write_json_lines(folder / "corpus.jsonl.gz", map(text_line, documents))
 
 
-def digest(documents: Sequence[TextRow]) -> str:
-    """Return a hash of the documents in their order."""
+def digest(out: Path) -> str:
+    """Return a hash of the files that `write_collections` has written, which are equal bytes for equal texts."""
     content = sha256()
-    for row in documents:
-        content.update(json.dumps(text_line(row)).encode())
+    for file in sorted(path for name in (ORIGINAL, TRAINING) for path in (out / name).rglob("*") if path.is_file()):
+        content.update(f"{file.relative_to(out)} {sha256(file.read_bytes()).hexdigest()}\n".encode())
     return content.hexdigest()
 
 
@@ -143,28 +150,32 @@ def _topics(
     is one of the user's judged queries, such as a title: on these nothing is trained.
     """
     members: dict[str, list[str]] = defaultdict(list)
-    first: dict[str, tuple[str, Sequence[str]]] = {}
+    first: dict[str, Pseudo] = {}
     for group, document in zip(groups, pseudo, strict=True):
         members[group].append(document.row["doc_id"])
-        texts = document.deciding if group in held_out else document.queries
-        first.setdefault(group, (document.row["doc_id"], texts))
+        first.setdefault(group, document)
     groups_of_text: dict[str, set[str]] = defaultdict(set)
     for query_row in judged_queries:
         groups_of_text[text_hash(query_row["text"])].add(JUDGED)
-    for group, (_, texts) in first.items():
-        for text in texts:
-            groups_of_text[text_hash(text)].add(group)
+    texts: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for group, document in first.items():
+        for query in document.queries:
+            for text in document.texts(query, held_out=group in held_out):
+                texts[group].append((query, text))
+                groups_of_text[text_hash(query)].add(group)
+                groups_of_text[text_hash(text)].add(group)
     queries: list[QueryRow] = []
     judged: Judged = {}
-    for group, (doc_id, all_texts) in first.items():
-        texts = [text for text in dict.fromkeys(all_texts) if len(groups_of_text[text_hash(text)]) == 1]
-        for number, text in enumerate(texts):
+    for group, document in first.items():
+        doc_id = document.row["doc_id"]
+        own = (pair[1] for pair in texts[group] if all(len(groups_of_text[text_hash(one)]) == 1 for one in pair))
+        for number, text in enumerate(dict.fromkeys(own)):
             query_id = f"{doc_id}?{number}"
             queries.append({"query_id": query_id, "text": text})
             judged[query_id] = (group, [relevant(query_id, member) for member in members[group]])
     return queries, judged
 
 
-def _some(query_ids: Sequence[str], most: int) -> set[str]:
-    """Return at most so many queries, chosen by the hash of their ids."""
+def _some(query_ids: Sequence[str], most: int | None) -> set[str]:
+    """Return at most so many queries, chosen by the hash of their ids; None is all of them."""
     return set(sorted(query_ids, key=text_hash)[:most])

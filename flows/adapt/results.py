@@ -72,16 +72,18 @@ def write_model(request: Request, decision: Decision, checkpoints: Mapping[str, 
     out, start = request.out, sources.weights(request.start)
     folder, chosen = out / MODEL, out / CHOSEN
     key = checkpoints[decision.winner] if decision.gained else start.key  # of the files' content
-    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text(encoding="utf-8"))["model"] == key:
+    purpose = _purpose(request, decision)
+    about = {"model": key, "winner": decision.winner, "about": [purpose.title, purpose.text]}
+    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text(encoding="utf-8")) == about:
         return folder
     chosen.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     if decision.gained:
-        export_checkpoint(key, folder, store.root, _purpose(request, decision))
+        export_checkpoint(key, folder, store.root, purpose)
     else:
         with new_folder(folder) as copied:
             shutil.copytree(start.path, copied, dirs_exist_ok=True)
-    write_atomically(chosen, json.dumps({"model": key, "winner": decision.winner}) + "\n")
+    write_atomically(chosen, json.dumps(about) + "\n")
     return folder
 
 
@@ -89,7 +91,7 @@ def _purpose(request: Request, decision: Decision) -> Purpose:
     """Return the head of the model card: what was adapted to what, and what was measured."""
     facts = [f"{decision.verdict} {decision.means}."] + [decision.advice] * bool(decision.advice)
     return Purpose(
-        f"A retriever adapted to {request.collection.name}",
+        f"A retriever adapted to {request.collection.resolve().name}",
         f"Start: `{request.start}`. Chosen among the start and the candidates of `pretrieve adapt`.\n\n"
         + "\n\n".join(facts),
     )

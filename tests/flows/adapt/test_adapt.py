@@ -289,7 +289,7 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     trained = load_recipe(str(file))[0].rounds[1].train
     assert trained is not None
     assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
-    kept = {"size": size.name, "hours": takes, "documents": "of the documents"}
+    kept = {"size": size.name, "hours": takes, "texts": "of the documents"}
     assert json.loads((request.out / "size.json").read_text()) == kept
 
     printed.clear()

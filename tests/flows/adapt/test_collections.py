@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.adapt.collections import digest, of_generated, of_salient_sentences, write_collections
+from flows.adapt.collections import Pseudo, digest, of_generated, of_salient_sentences, write_collections
 from flows.adapt.judgements import Judgements, read_judgements
 from flows.adapt.survey import survey
 from storage.datasets import beir
@@ -81,13 +81,67 @@ def test_equal_collections_are_equal_bytes_so_that_keys_stay(tmp_path: Path) -> 
     assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in files)
 
 
-def test_a_change_of_any_field_or_of_the_order_is_another_digest() -> None:
-    rows = documents(3)
-    others: list[list[TextRow]] = [rows[:2], rows[::-1]]
-    others += [[rows[0] | {field: "other"}, *rows[1:]] for field in ("doc_id", "title", "text")]  # type: ignore[list-item]
+def test_the_digest_is_that_of_documents_queries_and_judgements(tmp_path: Path) -> None:
+    rows = documents(80)
+    judgements = Judgements([{"query_id": "q", "text": "what"}], [{"query_id": "q", "doc_id": "d1-0", "grade": 1}])
+    other = [{**rows[0], "text": "Another text."}, *rows[1:]]
+    generated = of_generated(rows, {row["doc_id"]: [f"what is {row['doc_id']}"] for row in rows})
+    collections = [
+        (rows, of_salient_sentences(rows, "en"), None), (rows, of_salient_sentences(rows, "en"), judgements),
+        (other, of_salient_sentences(other, "en"), None), (rows, generated, None),
+    ]  # fmt: skip
+    digests = []
+    for number, content in enumerate([*collections, collections[0]]):
+        write_collections(tmp_path / f"{number}", *content, hours=1)
+        digests.append(digest(tmp_path / f"{number}"))
 
-    assert len({digest(texts) for texts in (rows, *others)}) == 6
-    assert digest(documents(3)) == digest(rows)
+    assert len(set(digests)) == 4
+    assert digests[-1] == digests[0]
+
+
+def test_a_sentence_of_two_documents_is_left_out_with_its_parts(tmp_path: Path) -> None:
+    rows = documents(200)
+    shared = "This notice has seventeen words which are the same in every document that the company has published."
+    own = {row["doc_id"]: [f"only {row['doc_id']} is about this"] for row in rows}
+    write_collections(tmp_path, rows, of_generated(rows, own), None, hours=1)
+    for split in ("train", "heldout"):
+        (doc_id,) = next(iter(ids(tmp_path / "training", split).values()))
+        own[doc_id] = [shared, *own[doc_id]]
+
+    pseudo = [Pseudo(row, own[row["doc_id"]], has_parts=True) for row in rows]
+    write_collections(tmp_path, rows, pseudo, None, hours=1)
+
+    texts = [row["text"] for split in ("train", "heldout") for row in beir.queries(tmp_path / "training", split)]
+    assert set(texts) == {f"only {row['doc_id']} is about this" for row in rows}
+
+
+def test_no_part_of_a_judged_query_is_trained_on(tmp_path: Path) -> None:
+    rows, judged = (
+        documents(200),
+        "a long question of a user that is a sentence of the document with sixteen words here",
+    )
+    pseudo = [
+        Pseudo(row, [judged if n == 7 else f"only {n} is about this"], has_parts=True) for n, row in enumerate(rows)
+    ]
+    judgements = Judgements([{"query_id": "q", "text": judged}], [{"query_id": "q", "doc_id": "d7-0", "grade": 1}])
+
+    write_collections(tmp_path, rows, pseudo, judgements, hours=1)
+
+    texts = {row["text"] for row in beir.queries(tmp_path / "training", "train")}
+    assert len(texts) == 199
+    assert not any(text in judged for text in texts)
+
+
+def test_few_long_documents_are_too_few_to_decide(tmp_path: Path) -> None:
+    rows = documents(8)
+    for row in rows:
+        row["text"] = " ".join(
+            f"Sentence {n} of {row['doc_id']} says something that no other sentence says." for n in range(80)
+        )
+    with pytest.raises(
+        UserError, match=r"of \d documents? to train on and \d+ of [0-4] to decide with; expected 10 of 5"
+    ):
+        write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
 
 def test_a_query_of_several_documents_is_left_out(tmp_path: Path) -> None:
@@ -116,7 +170,7 @@ def test_documents_of_only_a_title_are_no_duplicates(tmp_path: Path) -> None:
 
 def test_too_few_documents_are_an_error(tmp_path: Path) -> None:
     rows = documents(8)
-    with pytest.raises(UserError, match="pseudo-queries to train on and"):
+    with pytest.raises(UserError, match=r"14 pseudo-queries of 7 documents to train on and 2 of 1 to decide"):
         write_collections(tmp_path, rows, of_salient_sentences(rows, "en"), None, hours=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from collections import Counter
 
 from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, one_part, parts, words
@@ -92,3 +93,19 @@ def test_one_part_is_always_the_same_and_not_always_the_first() -> None:
     places = [parts(query).index(one_part(query)) for query in queries]
     assert places == [parts(query).index(one_part(query)) for query in queries]
     assert min(places.count(place) for place in range(3)) > 8
+
+
+def test_no_part_begins_or_ends_within_a_word() -> None:
+    english = (
+        "The rules for the patient's family aren't valid in state-of-the-art rooms of 12.5 square metres, he said."
+    )
+    accents = unicodedata.normalize(
+        "NFD", "Les résumés de l'élite sont des résumés que les gens lisent le soir à la maison"
+    )
+    hindi = " ".join(["\u092f\u0939 \u0915\u093f\u092f\u093e \u091c\u093e\u0924\u093e \u0939\u0948"] * 4)
+    for text in (english, accents, hindi):
+        assert len(parts(text)) == 2
+        assert " ".join(parts(text)) == text
+    thai = "\u0e19\u0e49\u0e33\u0e17\u0e35\u0e48" * 8
+    assert "".join(parts(thai)) == thai
+    assert not any(unicodedata.category(part[0]).startswith("M") for part in parts(thai))
