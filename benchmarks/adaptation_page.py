@@ -111,8 +111,8 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     against = table(
         ("collection", "start", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
-    decided_as_now = [row for row in rows if pseudo_queries(row) != WHOLE]
-    sentences = " ".join([agreement(decided_as_now), *given_models(listed), cost(decided_as_now)])
+    with_current_queries = [row for row in rows if pseudo_queries(row) != WHOLE]
+    sentences = " ".join([agreement(with_current_queries), *given_models(listed), cost(with_current_queries)])
     return f"{answer(listed)}\n{table(HEADER, cells)}\n{against}\n{sentences}\n"
 
 
@@ -125,11 +125,11 @@ def answer(listed: Sequence[Group]) -> str:
     for start in dict.fromkeys(starts):
         own = [name == start for name in starts]
         lines.append([start, str(sum(own)), *map(_counts, (all_gains[own], *all_against[own].T))])
-    header = ("start", "collections or parts", "returned model and start", "returned model and BM25", "hybrid and BM25")
+    header = ("start", "collections or parts", "returned model to start", "returned model to BM25", "hybrid to BM25")
     return (
-        "**Answer.** The table has the number of collections, or parts of one, on which the first of both is "
-        "significantly better, and significantly worse. So compare with BM25, which the report has, before you use a "
-        f"small model.\n\n{table(header, lines)}"
+        "**Answer.** Each cell has the number of collections, or parts of one, on which the first of two systems is "
+        "significantly better than the second, and significantly worse. Compare with BM25, which the report has, "
+        f"before you use a small model.\n\n{table(header, lines)}"
     )
 
 
@@ -240,7 +240,7 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
     returned = [row for row in rows if row["winner"] != START]
     worse = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
     return (
-        f"Runs with {WHOLE} are not counted in what follows, since other queries decided. "
+        f"The next sentences leave out runs with {WHOLE}, since other queries decided. "
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
         f"that of real queries for so many candidates: {', '.join(same)}. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
@@ -262,6 +262,8 @@ def missed_gains(rows: Sequence[dict[str, Any]]) -> str:
     better = [
         [one["difference"] for one in found if sign(one["difference"], one["p_holm"]) > 0] for found in candidates
     ]
+    if not kept:
+        return "No run returned the start."
     missed = [max(gains) for gains in better if gains]
     by = f", by at most {max(missed):.3f}" if missed else ""
     return (
@@ -283,9 +285,10 @@ def choices(rows: Sequence[dict[str, Any]]) -> str:
             runs, highest = runs + 1, max(values.values())
             best += values[row["winner"]] == highest
             losses.append(highest - values[row["winner"]])
+    others = f"; the others lost at most {max(losses):.3f} by the choice" if best < runs else ""
     return (
-        f"Of {runs} runs that chose among several candidates, {best} returned the one that is best on real queries; "
-        f"the others lost at most {max(losses):.3f} by the choice."
+        f"Of the runs that chose among several candidates, {best} of {runs} returned the one that is best on real "
+        f"queries{others}."
     )
 
 

@@ -58,7 +58,8 @@ def adapt(
 ) -> Adaptation:  # fmt: skip
     """Adapt a retriever to a collection, as `pretrieve adapt` does; the same call resumes after an interruption.
 
-    `hours` chooses the plan: the largest of which all stages fit by an estimate. It is no limit.
+    `hours` chooses the plan: the largest of which all stages fit by an estimate. It is no limit. Without a generator it
+    also limits the number of pseudo-queries that are trained on.
 
     pretrieve.adapt("my-collection", hours=1).verdict
     """

@@ -31,7 +31,9 @@ def adapt(
     teacher: Annotated[
         str | None, typer.Option(metavar="MODEL", help="A trained cross-encoder; one candidate learns its scores.")
     ] = None,
-    hours: Annotated[float, typer.Option(help="The largest plan whose estimate fits is run.")] = 1.0,
+    hours: Annotated[
+        float, typer.Option(help="The largest plan whose estimate fits is run; also limits the pseudo-queries.")
+    ] = 1.0,
     judgements: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Real queries with relevant documents, which also decide.")
     ] = None,

@@ -18,6 +18,7 @@ from flows.recipe.suite_schema import Collection
 from storage.store.store import Store
 from tasks.corpus.split_corpus import Splitting
 from tasks.retrieval.stated_model import StatedModel
+from tests.flows.export.test_model_card import Named, given_model
 from tests.tiny import save_backbone
 
 
@@ -28,6 +29,23 @@ def test_a_start_that_was_trained_again_in_its_folder_is_copied_again(tmp_path: 
         save_backbone(start, spread=spread, pooling="mean")
         model = write_model(Request(tmp_path / "texts", tmp_path / "out", str(start)), decision, {}, store)
         assert (model / "model.safetensors").read_bytes() == (start / "model.safetensors").read_bytes()
+
+
+def test_the_model_card_has_the_last_verdict_and_is_not_written_twice(tmp_path: Path, store: Store) -> None:
+    checkpoint = given_model(settings=Named(recipe="one"))
+    request = Request(tmp_path / "texts" / ".." / "texts", tmp_path / "out")
+
+    def card(verdict: str) -> Path:
+        decision = Decision("adapted_bm25", verdict, "Means: 0.5", {})
+        return write_model(request, decision, {"adapted_bm25": checkpoint.key}, store) / "README.md"
+
+    first = card("It helped.").read_text()
+    assert "# A retriever adapted to texts\n" in first
+    assert "\n\nIt helped. Means: 0.5.\n" in first
+    written = card("It helped more.")
+    assert written.read_text() == first.replace("It helped.", "It helped more.")
+    before = written.stat().st_ino
+    assert card("It helped more.").stat().st_ino == before
 
 
 def test_held_out_documents_are_split_by_the_rules_of_their_language() -> None:
