@@ -93,12 +93,12 @@ def write_collections(
         HELDOUT: _some([name for name, (group, _) in qrels.items() if group in held_out], MOST_DECIDING),
     }
     counts = {split: len(names) for split, names in chosen.items()}
-    asked = {split: len({qrels[name][0] for name in names}) for split, names in chosen.items()}
-    if min(counts.values()) < FEWEST or min(asked.values()) < FEWEST_DOCUMENTS:
+    num_documents = {split: len({qrels[name][0] for name in names}) for split, names in chosen.items()}
+    if min(counts.values()) < FEWEST or min(num_documents.values()) < FEWEST_DOCUMENTS:
         raise UserError(
-            f"the collection gives {counts[TRAIN]} pseudo-queries of {asked[TRAIN]} documents to train on and "
-            f"{counts[HELDOUT]} of {asked[HELDOUT]} to decide with; expected {FEWEST} of {FEWEST_DOCUMENTS} for both; "
-            "add documents of several sentences, or name a generator that fits your texts"
+            f"the collection gives {counts[TRAIN]} pseudo-queries of {num_documents[TRAIN]} documents to train on and "
+            f"{counts[HELDOUT]} of {num_documents[HELDOUT]} to decide with; expected {FEWEST} of {FEWEST_DOCUMENTS} "
+            "for both; add documents of several sentences, or name a generator that fits your texts"
         )
     original, training = out / ORIGINAL, out / TRAINING
     write_originals(original, documents)
