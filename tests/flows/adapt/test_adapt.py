@@ -297,7 +297,5 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     assert printed == [f"recipe: {file} (one round), chosen by an earlier call"]
     printed.clear()
     assert chosen("of others")[1] == size
-    assert (
-        printed[0] == f"{request.collection}: the documents have changed since the last call; {file} is written again"
-    )
+    assert printed[0] == f"documents or queries are not those of the last call; {file} is planned and written again"
     assert printed[-1].startswith(f"recipe: {file} (one round); candidates")
