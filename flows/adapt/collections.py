@@ -26,6 +26,7 @@ from storage.conversions.beir_files import (
     write_qrels,
 )
 from storage.errors import UserError
+from storage.files import sha256_of
 from storage.formats.records import QrelRow, QueryRow, TextRow
 from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, one_part, parts
 
@@ -130,7 +131,7 @@ def digest(out: Path) -> str:
     """Return a hash of the files that `write_collections` has written, which are equal bytes for equal texts."""
     content = sha256()
     for file in sorted(path for name in (ORIGINAL, TRAINING) for path in (out / name).rglob("*") if path.is_file()):
-        content.update(f"{file.relative_to(out)} {sha256(file.read_bytes()).hexdigest()}\n".encode())
+        content.update(f"{file.relative_to(out)} {sha256_of(file)}\n".encode())
     return content.hexdigest()
 
 

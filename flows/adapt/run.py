@@ -178,7 +178,7 @@ def _recipe(
     print_line: Callable[[str], None],
     store: Store,
 ) -> tuple[Path, recipes.Size, float]:
-    """Return the recipe, its size and hours: those of an earlier call on these documents, else the largest that fits.
+    """Return the recipe, its size and hours: those of an earlier call on these texts, else the largest that fits.
 
     Raises UserError for a model that the recipe cannot use, before anything is built.
     """
