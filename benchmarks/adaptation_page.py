@@ -151,7 +151,7 @@ def _from_bm25(group: Group) -> tuple[Values, Values]:
 
 def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[list[str]]:
     first = group.rows[0]
-    what = f"{first['collection']}: {first['documents']:,} documents, {first['systems'][START]['queries']:,} queries"
+    what = f"{_documents(first)}, {first['systems'][START]['queries']:,} queries"
     seeds = f"seed{'s' if len(group.rows) > 1 else ''} {', '.join(str(row['seed']) for row in group.rows)}"
     heading = [what, f"{in_words(first)}, plan {first['size']}, {seeds}"]
     for system in first["systems"]:
@@ -164,6 +164,10 @@ def _lines(group: Group, p_values: dict[tuple[int, str], float]) -> Iterator[lis
             line += [with_interval(group.difference(system), signed), p, _pseudo(group, system)]
         yield [*heading, *line, _returned(group, system)]
         heading = ["", ""]
+
+
+def _documents(row: dict[str, Any]) -> str:
+    return f"{row['collection']}: {row['documents']:,} documents"
 
 
 def with_interval(mean: Mean, in_words: Callable[[float], str]) -> str:
@@ -180,7 +184,8 @@ def against_bm25(listed: Sequence[Group]) -> Iterator[list[str]]:
         for mean, p in zip(means, corrected, strict=True)
     ]
     for group, returned, hybrid in zip(listed, cells[::2], cells[1::2], strict=True):
-        yield [group.rows[0]["collection"], in_words(group.rows[0]), *returned, *hybrid]
+        first = group.rows[0]
+        yield [_documents(first), f"{in_words(first)}, plan {first['size']}", *returned, *hybrid]
 
 
 def given_models(listed: Sequence[Group]) -> Iterator[str]:

@@ -95,7 +95,7 @@ def test_the_returned_models_and_the_hybrid_are_compared_with_bm25(
     [[name, _, returned, _, fused, p]] = against_bm25(groups(rows))
 
     # Seed 1 returned `adapted`, 0.15 above BM25, and seed 2 the start, 0.25 below it.
-    assert (name, returned.split()[0], fused.split()[0]) == ("covid-qa", "−0.050", "+0.150")
+    assert (name, returned.split()[0], fused.split()[0]) == ("covid-qa: 9 documents", "−0.050", "+0.150")
     # The smaller p of two, so Holm's factor is 2.
     assert p == f"{2 * stats.ttest_1samp(hybrid, 0).pvalue:.2g}"
 
@@ -165,9 +165,11 @@ def test_runs_with_a_generator_or_a_teacher_are_apart_from_those_without(
         "covid-qa-9-tiny-generator_t5-teacher_cross-medium-1",
     ]  # fmt: skip
     names = ["tiny", "tiny, teacher cross", "tiny, generator t5", "tiny, generator t5, teacher cross"]
-    headings = [line.split(" | ")[1] for line in written.splitlines() if line.startswith("| covid-qa: 9")]
+    cell_pairs = [line.split(" | ")[:2] for line in written.splitlines()]
+    headings = [cells[1] for cells in cell_pairs if cells[0] == "| covid-qa: 9 documents, 4 queries"]
     assert headings == [f"{name}, plan medium, seed 1" for name in names]
-    assert [line.split(" | ")[1] for line in written.splitlines() if line.startswith("| covid-qa |")] == names
+    against = [cells[1] for cells in cell_pairs if cells[0] == "| covid-qa: 9 documents"]
+    assert against == [f"{name}, plan medium" for name in names]
     assert len(groups([without, without | {"generator": None, "teacher": None, "seed": 2}])) == 1
     for name in names:
         start, comma, given = name.partition(",")
