@@ -111,6 +111,15 @@ def sum_integer(value: int) -> int:
     return int(total)
 
 
+def smallest_integer(value: int) -> int:
+    """Return the smallest of the numbers that the processes have."""
+    if size() == 1:
+        return value
+    smallest = torch.tensor(value, dtype=torch.int64)  # as in `any_rank`
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    return int(smallest)
+
+
 def sum_gradients(module: nn.Module) -> None:
     """Sum every parameter's gradient over all processes. A gradient that no process has stays absent."""
     if size() == 1:

@@ -35,7 +35,7 @@ def save_state(
     whenever the process is killed.
     """
     folder, building = out / CHECKPOINTS, out / CHECKPOINTS / "building"
-    target = folder / f"{step:09d}"
+    target = folder / _name(step)
     for remains in (building, target):
         shutil.rmtree(remains, ignore_errors=True)
     building.mkdir(parents=True)
@@ -63,27 +63,25 @@ def restore(
     out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler,
     average: WeightAverage | None = None,
 ) -> int:  # fmt: skip
-    """Load the newest intact checkpoint below `out` and return its step; 0 where there is none.
+    """Load the newest checkpoint below `out` that is intact in all processes; return its step, 0 without one.
 
-    Damaged checkpoints are reported, and deleted when all processes have loaded theirs.
+    Newer ones are reported, and deleted when all processes have loaded theirs.
     """
-    intact = newest_intact(out)
-    damaged = [name for name in _checkpoints(out) if intact is None or name > intact]
-    if intact is not None:
-        _load(out / CHECKPOINTS / intact, objective, optimiser, scaler)
+    # Hosts that share a disk may not see its newest folder at the same moment, and all must begin at the same step.
+    step = distributed.smallest_integer(int(newest_intact(out) or 0))
+    folder = out / CHECKPOINTS / _name(step)
+    damaged = [name for name in _checkpoints(out) if name > folder.name]
+    if step:
+        _load(folder, objective, optimiser, scaler)
         if average is not None:
-            average.load(read_weights(out / CHECKPOINTS / intact / AVERAGE))
+            average.load(read_weights(folder / AVERAGE))
     distributed.barrier()
     if damaged and distributed.rank() == 0:
-        after = (
-            f"the training resumes after step {int(intact):,}"
-            if intact
-            else "no other is left: the training starts again"
-        )
+        after = f"the training resumes after step {step:,}" if step else "no other is left: the training starts again"
         print_line(f"{out.name}: the checkpoint of step {int(damaged[-1]):,} is damaged or incomplete; {after}")
         for name in damaged:
             discard(out, str(CHECKPOINTS / name))
-    return int(intact or 0)
+    return step
 
 
 def newest_intact(out: Path) -> str | None:
@@ -102,6 +100,10 @@ def load_parameters(parameters: Mapping[str, nn.Parameter], values: Mapping[str,
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(values[name])
+
+
+def _name(step: int) -> str:
+    return f"{step:09d}"
 
 
 def _checkpoints(out: Path) -> list[str]:
