@@ -88,9 +88,12 @@ def threads() -> int:
     return min(num_cores(), MOST_THREADS)
 
 
-def recipe_content(name: str, collection: Path, start: Start, size: Size, language: str) -> dict[str, Any]:
-    """Return the content of the recipe file."""
+def recipe_content(
+    name: str, collection: Path, start: Start, size: Size, language: str, chunk: int | None = None
+) -> dict[str, Any]:
+    """Return the content of the recipe file; `chunk` queries are trained at a time, None is a whole batch."""
     content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text(encoding="utf-8"))
+    training = content["rounds"][0]["train"]
     length, passage = start.limit(SPLIT_TOKENS), start.limit(PASSAGE_TOKENS)
     return content | {
         "title": f"Adaptation to {name}",
@@ -111,7 +114,7 @@ def recipe_content(name: str, collection: Path, start: Start, size: Size, langua
         },
         "encode": {"query_max_tokens": start.limit(QUERY_TOKENS), "passage_max_tokens": passage},
         "search": {"documents": 100},
-        "rounds": list(_rounds(content["rounds"][0]["train"], start, size, passage)),
+        "rounds": list(_rounds(training | {"fit": training["fit"] | {"chunk": chunk}}, start, size, passage)),
         **_teacher(start, passage),
         "fusions": [{"name": "hybrid", "members": ["bm25", FIRST], "fuse": {"kind": "sum_rr", "depth": 100}}],
         "evaluate": {
@@ -128,7 +131,7 @@ def _rounds(training: dict[str, Any], start: Start, size: Size, passage: int) ->
     train = training | {
         "epochs": size.epochs, "steps": size.steps, "query_max_tokens": start.limit(QUERY_TOKENS),
         "passage_max_tokens": passage, "passages_per_query": 2,
-        "fit": training["fit"] | {"chunk": 16}, "temperature": COSINE_TEMPERATURE if start.stated.normalises else 1.0,
+        "temperature": COSINE_TEMPERATURE if start.stated.normalises else 1.0,
     }  # fmt: skip
     mine = {"miner": "top", "depth": 50, "negatives": NEGATIVES}
     yield {"name": FIRST, "mine_with": "bm25", "mine": mine, "start": "backbone", "train": train}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ import yaml
 
 from flows.adapt import collections as data
 from flows.adapt import hours, recipes, results
+from flows.adapt.chunk import chunk_that_fits
 from flows.adapt.decision import Decision, decide
 from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
 from flows.adapt.survey import survey
 from flows.chain.given_models import check_models
+from flows.chain.rankers import RetrieverSystem
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
@@ -101,7 +103,7 @@ def adapt(
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
-    evaluation = _evaluated(request, size, suite, store, print_line, with_server)
+    evaluation = _evaluated(request, file, start, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
     content["comparisons"] = results.deciding_tests(content, store)
     decision = _decision(content, size.candidates(request.teacher))
@@ -191,14 +193,17 @@ def _recipe(
         print_line(f"documents or queries are not those of the last call; {file} is planned and written again")
     folder = (request.out / data.TRAINING).resolve()
 
-    def write(size: recipes.Size) -> None:
-        content = recipes.recipe_content(request.name, folder, start, size, suite.split.language)
+    def write(size: recipes.Size, chunk: int | None) -> None:
+        content = recipes.recipe_content(request.name, folder, start, size, suite.split.language, chunk)
         _write_recipe(file, content | {"seed": request.seed})
 
     estimates: dict[recipes.Size, float] = {}
     original = _collection(request, data.ORIGINAL, data.JUDGED)
-    for size in recipes.sizes(request.size):
-        write(size)
+    sizes = recipes.sizes(request.size)
+    write(sizes[0], None)
+    chunk = chunk_that_fits(file)
+    for size in sizes:
+        write(size, chunk)
         estimate, origin = hours.estimated_hours(file, store, known, suite, original, start)
         if estimates and estimate >= min(estimates.values()):
             continue  # a fixed number of steps may be more than the epochs of a small collection, so it fits no better
@@ -208,7 +213,7 @@ def _recipe(
             break
     else:
         size = min(estimates, key=estimates.__getitem__)
-        write(size)
+        write(size, chunk)
         takes = duration(estimates[size] * 3600)
         limit = f"more than --hours {request.hours:g}"
         print_line(f"even the smallest plan, {size.name!r}, takes about {takes}, {limit}; it is run")
@@ -228,11 +233,16 @@ def _collection(request: Request, folder: str, split: str) -> Collection:
 
 
 def _evaluated(
-    request: Request, size: recipes.Size, suite: Suite, store: Store, print_line: Callable[[str], None],
-    with_server: bool,
+    request: Request, file: Path, start: recipes.Start, size: recipes.Size, suite: Suite, store: Store,
+    print_line: Callable[[str], None], with_server: bool,
 ) -> Path:  # fmt: skip
-    """Measure the start as it is published, and every candidate, on the held-out and the judged queries."""
-    systems = [named_system(f"{recipes.START}={request.start}", suite, store)]
+    """Measure the start and every candidate on the held-out and the judged queries.
+
+    The start is the recipe's checkpoint of it, not the published model: the recipe has encoded the passages with it.
+    """
+    published = named_system(f"{recipes.START}={request.start}", suite, store)
+    initial = hours.initial_checkpoint(planned(load_recipe(str(file))[0], file.stem, store))
+    systems = [replace(published, system=RetrieverSystem(initial, ("dense",), max_tokens=start.max_tokens))]
     checkpoints = checkpoints_of(request, store)
     systems += [named_system(f"{name}={checkpoints[name]}", suite, store) for name in size.candidates(request.teacher)]
     systems.append(named_system("bm25", suite, store))

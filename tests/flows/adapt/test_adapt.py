@@ -31,11 +31,15 @@ from flows.browse.application import Pages
 from flows.browse.loading import contents_of
 from flows.browse.searches import TOP, Searches
 from flows.recipe.load import load_recipe
+from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.rows import first_rows
+from storage.store import sources
 from storage.store.store import Store
 from storage.tables import Passages
+from tasks.retrieval.encode import Encoding, encode
 from tasks.runtime.formatting import duration
+from tasks.session import Execution, Session, session
 from tests import warm
 from tests.flows.adapt.test_collections import documents
 from tests.in_process import pretrieve as pretrieve_command
@@ -119,6 +123,29 @@ def test_the_estimate_counts_the_stages_that_are_built(folder: Path) -> None:
     report = json.loads((request.out / "report.json").read_text())
     assert report["stage_seconds"] == pytest.approx(sum(built.values()))
     assert report["estimated_seconds"] == json.loads((request.out / "size.json").read_text())["hours"] * 3600
+
+
+def test_the_start_is_measured_as_it_is_published(folder: Path, tmp_path: Path) -> None:
+    """The recipe's checkpoint of it has encoded the passages, and has the vectors of the published model."""
+    store = Store(folder / "store")
+    encoded = [
+        manifest for _, manifest in store.manifests()
+        if manifest and manifest.stage == "encode" and str(manifest.inputs["checkpoint"]).startswith("initialise/")
+    ]  # fmt: skip
+    assert len(encoded) == 2  # the passages with and without what became queries
+
+    for manifest in encoded:
+        stage, _, key = str(manifest.inputs["passages"]).partition("/")
+        with session(Session(Store(tmp_path), Execution(workers=1, threads=1, device="cpu"), print_line=print)):
+            published = encode(
+                passages=Artifact(stage, key, store.folder(stage, key)),
+                checkpoint=sources.weights(str(folder / "start")), settings=Encoding(**manifest.settings),
+            )  # fmt: skip
+        [ours, theirs] = [
+            (path / "dense" / "00000.npy").read_bytes()
+            for path in (published.path, store.folder("encode", manifest.key))
+        ]
+        assert ours == theirs
 
 
 def test_the_report_has_what_was_found_of_the_collection(folder: Path) -> None:
@@ -265,7 +292,9 @@ def test_documents_without_texts_are_refused(folder: Path, tmp_path: Path) -> No
     assert "expected documents with a text, found none" in refused("adapt", str(tmp_path / "texts.csv"), *options)
 
 
-def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(folder: Path, tmp_path: Path) -> None:
+def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a small collection the last ones, whose steps are many epochs, take longer and are left out."""
     request = replace(request_of(folder, size=None), out=tmp_path / "new", hours=1e-9)
     store = Store.open_or_new(tmp_path / "store")  # that of the folder has the stages of "100 steps"
@@ -288,7 +317,7 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     assert printed[-2].startswith(f"even the smallest plan, 'one round', takes about {plans[-1][1]}, more than --hours")
     trained = load_recipe(str(file))[0].rounds[1].train
     assert trained is not None
-    assert (trained.epochs, trained.steps) == (size.epochs, size.steps)
+    assert (trained.epochs, trained.steps, trained.fit.chunk) == (size.epochs, size.steps, None)
     kept = {"size": size.name, "hours": takes, "texts": "of the documents"}
     assert json.loads((request.out / "size.json").read_text()) == kept
 
@@ -296,6 +325,10 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(fo
     assert chosen("of the documents")[1] == size
     assert printed == [f"recipe: {file} (one round), chosen by an earlier call"]
     printed.clear()
+    monkeypatch.setattr(run, "chunk_that_fits", lambda file: 16)  # on a machine with less memory
     assert chosen("of others")[1] == size
+    trained = load_recipe(str(file))[0].rounds[1].train
+    assert trained is not None
+    assert trained.fit.chunk == 16
     assert printed[0] == f"documents or queries are not those of the last call; {file} is planned and written again"
     assert printed[-1].startswith(f"recipe: {file} (one round); candidates")
