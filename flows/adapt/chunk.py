@@ -15,10 +15,10 @@ SHARE_OF_MEMORY = 0.5  # of what is free; the rest is for others, and for what t
 
 
 def chunk_that_fits(file: Path) -> int | None:
-    """Return the `chunk` of a recipe's trainings: None, the whole batch, where half of the free memory suffices.
+    """Return the `chunk` of a recipe's trainings: None, the complete batch, where half of the free memory suffices.
 
-    Every chunk but the first is encoded twice, so two chunks take a sixth more time than the batch. The memory of a GPU
-    is not asked for, so there are always two.
+    Every chunk but the first is encoded twice, so two chunks take about a fifth more time. The memory of a GPU is not
+    read, so with a GPU a batch always has two chunks.
     """
     memory = free_memory()
     if memory is None or num_gpus():

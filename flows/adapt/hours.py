@@ -17,7 +17,7 @@ from flows.adapt.results import indexed, splitting
 from flows.chain.rankers import Bm25System, RetrieverSystem, System
 from flows.chain.suites import evaluate_collection
 from flows.evaluate.systems import BM25
-from flows.plan.costs import CHECKPOINT, CostEstimate, passes_texts
+from flows.plan.costs import CostEstimate, passes_texts
 from flows.plan.hours import MachineHours
 from flows.plan.plan import planned
 from flows.recipe.load import load_recipe
@@ -27,7 +27,6 @@ from storage.artifact import Artifact, Source
 from storage.formats.records import TextRow
 from storage.store import sources
 from storage.store.store import Store
-from storage.tables import Checkpoint
 from tasks.corpus.sentence_packing import count_tokens
 from tasks.corpus.split_corpus import TOKENIZER, load_tokenizer, split_documents
 from tasks.estimates.flops import Cost
@@ -101,7 +100,8 @@ def estimated_hours(
 def planned_adaptation(file: Path, store: Store, suite: Suite, original: Collection, start: Start) -> Session:
     """Return a plan with the stages of the recipe, of the decision and, for a gain, of the index at the end."""
     plan = planned(load_recipe(str(file))[0], file.stem, store)
-    models: dict[str, Model] = {START: initial_checkpoint(plan)}
+    weights = sources.weights(start.weights)
+    models: dict[str, Model] = {START: weights}
     for job in plan.jobs.values():
         if job.stage.name == "train":
             models[job.round] = Artifact("train", job.key, store.folder("train", job.key))
@@ -109,24 +109,12 @@ def planned_adaptation(file: Path, store: Store, suite: Suite, original: Collect
         name: RetrieverSystem(model, ("dense",), max_tokens=start.max_tokens) for name, model in models.items()
     }
     systems[BM25] = Bm25System(suite.bm25)
-    # The exported folder has a key of its own, which is not known yet.
-    chosen = Source("chosen", sources.weights(start.weights).path)
+    chosen = Source("chosen", weights.path)  # the exported folder has a key of its own, which is not known yet
     with session(plan):
         for member in suite.collections:
             evaluate_collection(suite, member, systems)
         indexed(original, chosen, start, suite.split.language)
     return plan
-
-
-def initial_checkpoint(plan: Session) -> Artifact[Checkpoint]:
-    """Return the start as the recipe of a plan reads it, which is what the published model states."""
-    [reference] = {
-        step.inputs[CHECKPOINT["encode"]]
-        for step in plan.done.values()
-        if (step.stage, step.round) == ("encode", START)
-    }
-    stage, _, key = reference.partition("/")
-    return Artifact(stage, key, plan.store.folder(stage, key))
 
 
 def seconds_of_stages(plan: Session, index: Mapping[str, Any], store: Store) -> float:

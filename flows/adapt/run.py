@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
 from flows.adapt.survey import survey
 from flows.chain.given_models import check_models
-from flows.chain.rankers import RetrieverSystem
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
 from flows.finished_runs import FinishedRun, finished_run
@@ -103,7 +102,7 @@ def adapt(
     page = reproduced(str(file), store_folder, [], print_line=print_line, with_server=with_server)
     if page is None:
         raise TypeError("a complete run always has a report")
-    evaluation = _evaluated(request, file, start, size, suite, store, print_line, with_server)
+    evaluation = _evaluated(request, size, suite, store, print_line, with_server)
     content = json.loads(evaluation.with_suffix(".json").read_text(encoding="utf-8"))
     content["comparisons"] = results.deciding_tests(content, store)
     decision = _decision(content, size.candidates(request.teacher))
@@ -200,7 +199,9 @@ def _recipe(
     estimates: dict[recipes.Size, float] = {}
     original = _collection(request, data.ORIGINAL, data.JUDGED)
     sizes = recipes.sizes(request.size)
-    write(sizes[0], None)
+    write(sizes[0], None)  # the models are the same in all
+    plan = planned(load_recipe(str(file))[0], file.stem, store)
+    check_models(plan.jobs, plan)
     chunk = chunk_that_fits(file)
     for size in sizes:
         write(size, chunk)
@@ -217,8 +218,6 @@ def _recipe(
         takes = duration(estimates[size] * 3600)
         limit = f"more than --hours {request.hours:g}"
         print_line(f"even the smallest plan, {size.name!r}, takes about {takes}, {limit}; it is run")
-    plan = planned(load_recipe(str(file))[0], file.stem, store)
-    check_models(plan.jobs, plan)
     write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size], "texts": digest}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates(request.teacher))}")
     return file, size, estimates[size]
@@ -233,16 +232,11 @@ def _collection(request: Request, folder: str, split: str) -> Collection:
 
 
 def _evaluated(
-    request: Request, file: Path, start: recipes.Start, size: recipes.Size, suite: Suite, store: Store,
-    print_line: Callable[[str], None], with_server: bool,
+    request: Request, size: recipes.Size, suite: Suite, store: Store, print_line: Callable[[str], None],
+    with_server: bool,
 ) -> Path:  # fmt: skip
-    """Measure the start and every candidate on the held-out and the judged queries.
-
-    The start is the recipe's checkpoint of it, not the published model: the recipe has encoded the passages with it.
-    """
-    published = named_system(f"{recipes.START}={request.start}", suite, store)
-    initial = hours.initial_checkpoint(planned(load_recipe(str(file))[0], file.stem, store))
-    systems = [replace(published, system=RetrieverSystem(initial, ("dense",), max_tokens=start.max_tokens))]
+    """Measure the start as it is published, and every candidate, on the held-out and the judged queries."""
+    systems = [named_system(f"{recipes.START}={request.start}", suite, store)]
     checkpoints = checkpoints_of(request, store)
     systems += [named_system(f"{name}={checkpoints[name]}", suite, store) for name in size.candidates(request.teacher)]
     systems.append(named_system("bm25", suite, store))

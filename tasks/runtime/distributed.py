@@ -111,13 +111,13 @@ def sum_integer(value: int) -> int:
     return int(total)
 
 
-def smallest_integer(value: int) -> int:
-    """Return the smallest of the numbers that the processes have."""
+def integer_of_first(value: int) -> int:
+    """Return the number that the process of rank 0 has."""
     if size() == 1:
         return value
-    smallest = torch.tensor(value, dtype=torch.int64)  # as in `any_rank`
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    return int(smallest)
+    first = torch.tensor(value, dtype=torch.int64)  # as in `any_rank`
+    dist.broadcast(first, src=0)
+    return int(first)
 
 
 def sum_gradients(module: nn.Module) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +23,12 @@ from tasks.training.averaging import WeightAverage
 
 WEIGHTS, OPTIMISER, AVERAGE = "weights.safetensors", "optimiser.safetensors", "average.safetensors"
 SCALER, SCALING = "scaler", ("scale", "_growth_tracker")
+SECONDS_UNTIL_SEEN, SECONDS_BETWEEN_LOOKS = 120.0, 1.0
 KEPT = 2  # checkpoints: if a disk damages the newest, only the minute since the one before is lost
+
+
+class CheckpointNotSeen(Exception):
+    """A process does not see the checkpoint from which the others resume."""
 
 
 def save_state(
@@ -63,15 +69,15 @@ def restore(
     out: Path, objective: nn.Module, optimiser: torch.optim.Optimizer, scaler: GradScaler,
     average: WeightAverage | None = None,
 ) -> int:  # fmt: skip
-    """Load the newest checkpoint below `out` that is intact in all processes; return its step, 0 without one.
+    """Load the newest intact checkpoint below `out`, as the process sees it that saves them; return its step, or 0.
 
-    Newer ones are reported, and deleted when all processes have loaded theirs.
+    Damaged checkpoints are reported, and deleted when all processes have loaded theirs. Raises `CheckpointNotSeen`.
     """
-    # Hosts that share a disk may not see its newest folder at the same moment, and all must begin at the same step.
-    step = distributed.smallest_integer(int(newest_intact(out) or 0))
+    step = distributed.integer_of_first(int(newest_intact(out) or 0))
     folder = out / CHECKPOINTS / _name(step)
     damaged = [name for name in _checkpoints(out) if name > folder.name]
     if step:
+        _wait_until_seen(out, folder)
         _load(folder, objective, optimiser, scaler)
         if average is not None:
             average.load(read_weights(folder / AVERAGE))
@@ -82,6 +88,18 @@ def restore(
         for name in damaged:
             discard(out, str(CHECKPOINTS / name))
     return step
+
+
+def _wait_until_seen(out: Path, folder: Path) -> None:
+    """Wait until this host sees a checkpoint that another one has: a shared disk may show it some seconds later."""
+    deadline = time.monotonic() + SECONDS_UNTIL_SEEN
+    while not is_intact(out, str(folder.relative_to(out))):
+        if time.monotonic() > deadline:
+            raise CheckpointNotSeen(
+                f"{folder}: the first process has this checkpoint, and this one does not see it after "
+                f"{SECONDS_UNTIL_SEEN:.0f} s; check that all hosts have the store on the same disk, and run again"
+            )
+        time.sleep(SECONDS_BETWEEN_LOOKS)
 
 
 def newest_intact(out: Path) -> str | None:

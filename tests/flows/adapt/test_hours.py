@@ -125,7 +125,7 @@ def test_decision_and_index_are_counted(tmp_path: Path, start: Start) -> None:
     stages = [step.stage for step in of.plan.done.values()]
 
     assert stages.count("evaluate") == 2
-    assert stages.count("encode") == 2 + 2  # by start and candidate, also for the decision; for the index
+    assert stages.count("encode") == 2 + 1 + 2  # by start and candidate; by the start as published; for the index
     assert stages.count("split_corpus") == 2 + 1  # to retrieve, to pre-train; the original documents
 
 

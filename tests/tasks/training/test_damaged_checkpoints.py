@@ -15,7 +15,7 @@ from models.tokens import pad
 from storage.store.store import Store
 from tasks.runtime.work_folder import CHECKPOINTS
 from tasks.session import Execution, Session, session
-from tasks.training import loop
+from tasks.training import checkpoints, loop
 from tasks.training.interval import Diverged
 from tasks.training.loop import fit
 from tasks.training.optimiser import OptimisationSettings
@@ -175,3 +175,15 @@ def test_weights_that_the_last_update_makes_infinite_are_not_published(tmp_path:
         fit(built, batch_of, 1, out=tmp_path, settings=fitting, seed=3)
     assert not math.isfinite(built.bias.sum().item())
     assert not (tmp_path / CHECKPOINTS).exists()
+
+
+def test_a_process_that_does_not_see_the_checkpoint_of_the_first_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a second host whose store is another disk; the first process of several has saved step 3."""
+    monkeypatch.setattr(checkpoints, "SECONDS_UNTIL_SEEN", 0.1)
+    monkeypatch.setattr(checkpoints, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(checkpoints.distributed, "integer_of_first", lambda value: 3)
+
+    with pytest.raises(checkpoints.CheckpointNotSeen, match="000000003: the first process has this checkpoint"):
+        train(tmp_path)
