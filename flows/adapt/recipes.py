@@ -91,7 +91,7 @@ def threads() -> int:
 def recipe_content(
     name: str, collection: Path, start: Start, size: Size, language: str, chunk: int | None = None
 ) -> dict[str, Any]:
-    """Return the content of the recipe file; `chunk` queries are trained at a time, None is a whole batch."""
+    """Return the content of the recipe file; `chunk` queries are trained at a time, None is a complete batch."""
     content: dict[str, Any] = yaml.safe_load(find_recipe(BASE).read_text(encoding="utf-8"))
     training = content["rounds"][0]["train"]
     length, passage = start.limit(SPLIT_TOKENS), start.limit(PASSAGE_TOKENS)

@@ -73,11 +73,13 @@ def restore(
 
     Damaged checkpoints are reported, and deleted when all processes have loaded theirs. Raises `CheckpointNotSeen`.
     """
-    step = distributed.integer_of_first(int(newest_intact(out) or 0))
+    seen = int(newest_intact(out) or 0)
+    step = distributed.integer_of_first(seen)
     folder = out / CHECKPOINTS / _name(step)
     damaged = [name for name in _checkpoints(out) if name > folder.name]
     if step:
-        _wait_until_seen(out, folder)
+        if step != seen:
+            _wait_until_seen(out, folder)
         _load(folder, objective, optimiser, scaler)
         if average is not None:
             average.load(read_weights(folder / AVERAGE))
