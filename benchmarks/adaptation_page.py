@@ -243,13 +243,13 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
     losses = [pseudo for own in by_start.values() for real, pseudo in own if real < 0]
     noticed = f", {sum(pseudo < 0 for pseudo in losses)} of these on pseudo-queries, too"
     returned = [row for row in rows if row["winner"] != START]
-    worse = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
+    below = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
     return (
         f"The next sentences leave out runs with {WHOLE}, since other queries decided. "
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
         f"that of real queries for so many candidates: {', '.join(same)}. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "
-        f"In {worse} of {len(returned)} runs that returned a candidate it is worse than the start on real queries. "
+        f"In {below} of {len(returned)} runs that returned a candidate its mean on real queries is below the start's. "
         f"{missed_gains(rows)} {choices(rows)}"
     )
 

@@ -123,7 +123,7 @@ def test_agreement_counts_verdicts_and_returned_models_that_are_worse() -> None:
 
     other = run(5, "adapted", (0.1, 0.01), (0.1, 0.01)) | {"start": "other"}
     assert "so many candidates: 1 of 3 from `tiny`, 1 of 1 from `other`." in agreement([*rows, other])
-    assert "In 1 of 2 runs that returned a candidate it is worse" in agreement(rows)
+    assert "In 1 of 2 runs that returned a candidate its mean on real queries is below the start's" in agreement(rows)
     worse = "of them are significantly worse than their start"
     assert f"On real queries 1 {worse}, 0 of these on pseudo-queries, too. In 1" in agreement(rows)
     assert f"On real queries 2 {worse}, 1 of these on pseudo-queries, too. In 1" in agreement(lost)
