@@ -1,4 +1,4 @@
-"""A batch is trained as a whole where the memory suffices."""
+"""A batch is trained in one piece where the memory suffices."""
 
 from __future__ import annotations
 
