@@ -30,7 +30,7 @@ class Decision:
     rejected: dict[str, str]
     """For each other candidate why it was not returned."""
     advice: str = ""
-    """What to do where the queries may have missed a gain, or BM25 is better; else empty."""
+    """What to do where pseudo-queries may have missed a gain or overstate it, or BM25 is better; else empty."""
 
     @property
     def gained(self) -> bool:
@@ -93,6 +93,8 @@ def _advice(values: Mapping[tuple[str, str], float], dataset: str, winner: str) 
             f"The start has {values[dataset, START]:.3f} of 1 on {NAMES[dataset]}, so they hardly show a gain; judged "
             "queries (--judgements) may."
         )
+    if winner != START and dataset == HELDOUT:
+        sentences.append("On real queries the gain may be smaller, or none; judged queries (--judgements) show it.")
     if values[dataset, BM25] > values[dataset, winner]:
         sentences.append(
             f"BM25 has a higher mean than the returned model on {NAMES[dataset]} ({values[dataset, BM25]:.3f}): "
