@@ -68,30 +68,18 @@ def words(text: str) -> list[str]:
 def cloze(doc_id: str, title: str, text: str, frequencies: DocumentFrequencies, language: str = "en") -> Cloze:
     """Return a document without its title and its most salient sentences, which are its queries.
 
-    A text that begins with its title loses it there, too, since a query that is repeated only teaches to match words. A
-    document that is too short for this loses only its title. One that keeps them has the same queries.
+    A document that is too short for this loses only its title. One that keeps them has the same queries.
     """
     spans = sentences(text, language)
-    spans = spans[_with_title(title, spans) :]
     chosen = set(_salient(spans, frequencies))
     rest = "".join(span for number, span in enumerate(spans) if number not in chosen)
     if len(words(rest)) < REST:
-        chosen, rest = set(), "".join(spans)
+        chosen, rest = set(), text
     queries = [" ".join(title.split())] if title.strip() and words(rest) else []
     queries += [" ".join(spans[number].split()) for number in sorted(chosen)]
-    if not queries or _share(doc_id) < KEPT:
+    if _share(doc_id) < KEPT:
         return Cloze(title, text, queries)
-    return Cloze("", rest.strip(), queries)
-
-
-def _with_title(title: str, spans: list[str]) -> int:
-    """Return how many of the first sentences have together the words of the title, and no others."""
-    wanted, found = words(title), list[str]()
-    for number, span in enumerate(spans):
-        if len(found) >= len(wanted):
-            return number if found == wanted else 0
-        found += words(span)
-    return len(spans) if found == wanted else 0
+    return Cloze("" if queries and title.strip() else title, rest.strip(), queries)
 
 
 def parts(query: str) -> list[str]:

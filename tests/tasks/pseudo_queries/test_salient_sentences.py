@@ -6,7 +6,7 @@ import math
 import unicodedata
 from collections import Counter
 
-from tasks.pseudo_queries.salient_sentences import Cloze, DocumentFrequencies, cloze, one_part, parts, words
+from tasks.pseudo_queries.salient_sentences import DocumentFrequencies, cloze, one_part, parts, words
 
 SALT = "Salt melts ice on cold roads in winter."
 TEXT = (
@@ -67,21 +67,6 @@ def test_a_short_document_loses_only_its_title_and_an_empty_one_has_no_query() -
     assert (short.text, short.queries) == (SALT, ["Roads"])
     assert cloze(name, "", SALT, frequencies).queries == []
     assert cloze(name, "Roads", "  ", frequencies).queries == []
-
-
-def test_a_text_that_begins_with_its_title_loses_it_with_the_title() -> None:
-    title = "Salt on roads. A study"
-    frequencies = DocumentFrequencies([TEXT, *OTHERS])
-    without = names(kept=False)[0]
-    plain = cloze(without, title, TEXT, frequencies)
-
-    for first_lines in ("SALT on roads . A study.\n\n", "Salt on roads. A study\n\n"):
-        assert cloze(without, title, first_lines + TEXT, frequencies) == plain
-        kept = cloze(names(kept=True)[0], title, first_lines + TEXT, frequencies)
-        assert (kept.title, kept.text, kept.queries) == (title, first_lines + TEXT, plain.queries)
-    subject = "Salt on roads. A study of it says much. "
-    assert "Salt on roads." in cloze(without, title, subject + TEXT, frequencies).text
-    assert cloze(without, title, title, frequencies) == Cloze(title, title, [])
 
 
 def test_scripts_without_blanks_count_by_characters() -> None:
