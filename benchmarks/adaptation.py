@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks import adaptation_starts
-from benchmarks.adaptation_page import GIVEN, HYBRID, RESULTS, SHORT, file_name, values_file
+from benchmarks.adaptation_page import GIVEN, HYBRID, RESULTS, file_name, values_file
 from flows.adapt.recipes import METRIC, SIZES, START
 from flows.adapt.request import Request
 from flows.adapt.results import encoding, suite
@@ -194,7 +194,7 @@ def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
     row |= identity
     keep_values(metrics, values_file(row))
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    rows = [other for other in rows if file_name(other) != file_name(row)]  # of other pseudo-queries
+    rows = [other for other in rows if file_name(other) != file_name(row)]
     write_atomically(RESULTS, json.dumps([*rows, row], indent=1) + "\n")
 
 
@@ -203,7 +203,6 @@ def identity_of(arguments: argparse.Namespace, collection: str, seed: int) -> di
     return {
         "collection": collection, "start": arguments.start, "seed": seed, "requested_size": arguments.size,
         "requested": arguments.documents, "generator": arguments.generator, "teacher": arguments.teacher,
-        "pseudo_queries": "generated" if arguments.generator else SHORT,
     }  # fmt: skip
 
 

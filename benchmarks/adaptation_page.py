@@ -28,8 +28,6 @@ MARKS = ("<!-- written by python -m benchmarks.adaptation_page -->\n", "<!-- end
 HYBRID, BM25 = "hybrid", "bm25"
 GIVEN = ("generator", "teacher")
 """Models that a run may be given besides its start; a row without such a key had none."""
-SHORT, WHOLE = "sentences and short parts", "whole sentences"
-"""The pseudo-queries of a run without a generator; a row without the key is older, and had whole sentences."""
 HEADER = ("collection", "start", "system", f"{METRIC}, real queries", "difference from the start", "p (Holm)",
           "on held-out pseudo-queries", "returned")  # fmt: skip
 
@@ -76,15 +74,9 @@ def given(row: dict[str, Any]) -> dict[str, str]:
 
 
 def in_words(row: dict[str, Any], start: str = "{}") -> str:
-    """Return a run's start, models given and older pseudo-queries in words; `start` is the form of the first."""
+    """Return a run's start and the models given to it in words; `start` is the form of the first."""
     models = "".join(f", {kind} {short_name(model)}" for kind, model in given(row).items())
-    older = f", pseudo-queries {WHOLE}" if pseudo_queries(row) == WHOLE else ""
-    return start.format(short_name(row["start"])) + models + older
-
-
-def pseudo_queries(row: dict[str, Any]) -> str:
-    """Return what the pseudo-queries of a run are."""
-    return str(row.get("pseudo_queries", "generated" if row.get("generator") else WHOLE))
+    return start.format(short_name(row["start"])) + models
 
 
 def values_by_query(row: dict[str, Any], system: str) -> Values:
@@ -93,10 +85,10 @@ def values_by_query(row: dict[str, Any], system: str) -> Values:
 
 
 def groups(rows: Sequence[dict[str, Any]]) -> list[Group]:
-    """Return the runs by start, size, collection, generator, teacher and pseudo-queries."""
+    """Return the runs by start, size, collection, generator and teacher."""
     found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        others = [row.get(kind) or "" for kind in GIVEN] + [pseudo_queries(row)]
+        others = [row.get(kind) or "" for kind in GIVEN]
         found.setdefault((row["start"], row["requested_size"], row["collection"], *others), []).append(row)
     return [Group(sorted(found[key], key=lambda row: int(row["seed"]))) for key in sorted(found)]
 
@@ -111,8 +103,7 @@ def part(rows: Sequence[dict[str, Any]]) -> str:
     against = table(
         ("collection", "start", "returned model − BM25", "p (Holm)", "hybrid − BM25", "p (Holm)"), against_bm25(listed)
     )
-    with_current_queries = [row for row in rows if pseudo_queries(row) != WHOLE]
-    sentences = " ".join([agreement(with_current_queries), *given_models(listed), cost(with_current_queries)])
+    sentences = " ".join([agreement(rows), *given_models(listed), cost(rows)])
     return f"{answer(listed)}\n{table(HEADER, cells)}\n{against}\n{sentences}\n"
 
 
@@ -207,9 +198,7 @@ def _is_without(plain: Group, group: Group) -> bool:
     """Return whether a group has the runs of another one without generator and teacher."""
     same = ("collection", "requested", "requested_size", "seed")
     runs = [[(short_name(row["start"]), *map(row.get, same)) for row in one.rows] for one in (plain, group)]
-    own, other = group.rows[0], plain.rows[0]
-    equal_queries = own.get("generator") or pseudo_queries(own) == pseudo_queries(other)
-    return not given(other) and bool(equal_queries) and runs[0] == runs[1]
+    return not given(plain.rows[0]) and runs[0] == runs[1]
 
 
 def _hybrids(group: Group) -> str:
@@ -245,7 +234,6 @@ def agreement(rows: Sequence[dict[str, Any]]) -> str:
     returned = [row for row in rows if row["winner"] != START]
     below = sum(row["systems"][row["winner"]]["difference"] < 0 for row in returned)
     return (
-        f"The next sentences leave out runs with {WHOLE}, since other queries decided. "
         "The verdict of held-out pseudo-queries (better, worse or no significant difference, p < 0.05 in one run) is "
         f"that of real queries for so many candidates: {', '.join(same)}. On real queries {len(losses)} of them are "
         f"significantly worse than their start{noticed if losses else ', so whether a loss is noticed was not seen'}. "

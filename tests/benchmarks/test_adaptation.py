@@ -13,7 +13,6 @@ from storage.errors import UserError
 
 ROW = {
     "collection": "tiny", "start": "start", "seed": 1, "requested_size": "medium", "requested": 9,
-    "pseudo_queries": "sentences and short parts",
 }  # fmt: skip
 
 
@@ -32,8 +31,3 @@ def test_a_row_without_generator_and_teacher_is_that_of_a_run_with_neither(
     for name in ("generator", "teacher"):
         with pytest.raises((UserError, OSError), match="tiny"):  # it is begun, and the collection is not there
             adaptation.run(argparse.Namespace(**{**vars(arguments), name: "model"}), "tiny", 1)
-
-    older = {name: value for name, value in ROW.items() if name != "pseudo_queries"}
-    (tmp_path / "results.json").write_text(json.dumps([older]))
-    with pytest.raises((UserError, OSError), match="tiny"):  # the older run had other pseudo-queries
-        adaptation.run(arguments, "tiny", 1)

@@ -17,7 +17,6 @@ from benchmarks.adaptation_page import (
     MARKS,
     PAGE,
     RESULTS,
-    SHORT,
     against_bm25,
     agreement,
     answer,
@@ -52,7 +51,7 @@ def run(seed: int, winner: str, real: tuple[float, float], pseudo: tuple[float, 
     }  # fmt: skip
     return {
         "collection": "covid-qa", "documents": 9, "start": "package:tiny/model", "seed": seed, "size": "medium",
-        "requested_size": "medium", "requested": 9, "pseudo_queries": SHORT, "winner": winner,
+        "requested_size": "medium", "requested": 9, "winner": winner,
         "cpu_seconds": 60 * seed,
         "systems": {"start": {"value": 0.4, "queries": 4}, "adapted": adapted},
     }  # fmt: skip
