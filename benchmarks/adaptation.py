@@ -194,7 +194,7 @@ def run(arguments: argparse.Namespace, name: str, seed: int) -> None:
     row |= identity
     keep_values(metrics, values_file(row))
     rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    rows = [other for other in rows if file_name(other) != file_name(row)]
+    rows = [other for other in rows if file_name(other) != file_name(row)]  # a start of equal name
     write_atomically(RESULTS, json.dumps([*rows, row], indent=1) + "\n")
 
 
