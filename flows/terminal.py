@@ -17,10 +17,14 @@ from storage.errors import printable
 
 
 class Terminal(Console):
-    """A console that interprets no markup and replaces control characters."""
+    """A console that interprets no markup and replaces control characters.
+
+    In a notebook it writes to the streams, too. As outputs of their own, lines would fill the cell, and part the stream
+    of the progress bars.
+    """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, **options)
+        super().__init__(markup=False, emoji=False, highlight=False, force_jupyter=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return a text to print, with control characters replaced."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.recipe.shipped import find_recipe
+from flows.terminal import unwrapped
 from storage.rows import write_rows
 from storage.settings import Settings
 from storage.store.store import Store
@@ -50,6 +52,18 @@ def printed(*arguments: str) -> str:
     assert ended.code == 0, ended.err
     assert not ACTS.search(ended.out + ended.err)
     return re.sub(r"\s+", " ", ended.out)
+
+
+def test_a_notebook_gets_lines_in_its_streams(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rich would show each line as an output of its own where `get_ipython` is that of a kernel."""
+    kernel = type("ZMQInteractiveShell", (), {})
+    monkeypatch.setattr(builtins, "get_ipython", kernel, raising=False)
+
+    unwrapped(stderr=True).print("stage 1")
+
+    assert capsys.readouterr().err == "stage 1\n"
 
 
 def test_plan_shows_a_title_and_a_name_as_they_are(tmp_path: Path) -> None:
