@@ -31,8 +31,12 @@ MARKDOWN = (".md", ".markdown")
 PLAIN = (".txt", ".text", *MARKDOWN)
 BEIR_FOLDER, TEXT_FILES = "a folder in BEIR's layout", "a folder of text files"
 JSON_LINES, CSV, TSV, PARQUET = (f"a file of {name}" for name in ("JSON lines", "CSV", "TSV", "Parquet"))
-VERSIONS = {TEXT_FILES: 3, CSV: 2, TSV: 2}
-"""The versions of the forms that were once read in another way: 1 lost blank lines, 2 kept front matter and footers."""
+VERSIONS = {TEXT_FILES: 4, CSV: 2, TSV: 2, PARQUET: 2}
+"""The versions of the forms that were once read in another way.
+
+Of text files, 1 lost blank lines, 2 kept front matter and footers, and 3 lost pages within a form. Of Parquet, 1 had
+ids such as 2.0.
+"""
 
 Row = tuple[str, Mapping[str, Any]]
 Columns = dict[str, str]  # the names of the columns with text, title and id, where there are any
@@ -178,11 +182,17 @@ def _rows(file: Path, form: str) -> Iterator[Row]:
             raise UserError(f"{file}: not a Parquet file ({str(error).splitlines()[0]})") from None
         wanted = [name for name in names if name.lower() in (*TEXTS, *TITLES, *IDS)]
         has_texts = any(name.lower() in TEXTS for name in wanted)  # without one the error lists all columns
-        yield from read_foreign_parquet(file, wanted if has_texts else names)
+        for where, row in read_foreign_parquet(file, wanted if has_texts else names):
+            yield where, {name: _as_written(value) for name, value in row.items()}
     elif form == JSON_LINES:
         yield from read_json_lines(file)
     else:
         yield from _separated(file, "\t" if form == TSV else ",")
+
+
+def _as_written(value: Any) -> Any:
+    """Return a whole number as an integer: pandas makes a column of integers floats where one is missing."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _separated(file: Path, delimiter: str) -> Iterator[Row]:
@@ -202,7 +212,7 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
         for fields in _of_any_length(reader):
             where, number = f"{file} line {number}", reader.line_num + 1
             if not header or not fields:
-                header = header or fields
+                header = header or _checked_header(fields, where)
                 continue
             if len(fields) != len(header):
                 raise UserError(
@@ -211,6 +221,14 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
             yield where, dict(zip(header, fields, strict=True))
     except csv.Error as error:
         raise UserError(f"{file} line {number}: not readable as CSV ({error}); close and double the quotes") from None
+
+
+def _checked_header(names: list[str], where: str) -> list[str]:
+    """Return the names of a header. Raises UserError where two columns that are read have one name."""
+    for name in names:
+        if names.count(name) > 1 and name.lower() in (*TEXTS, *TITLES, *IDS):
+            raise UserError(f"{where}: expected one column {name!r}, found {names.count(name)}; rename the others")
+    return names
 
 
 def _check_commas(file: Path) -> None:

@@ -1,12 +1,17 @@
-"""The title and the text of an HTML page, by lxml. Scripts, styles, forms, navigation and footers are left out."""
+"""The title and the text of an HTML page, by lxml. Scripts, styles, forms, navigation and footers are left out.
+
+A form that has most of a page's text is kept without its fields: some servers write one around every page.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from storage.errors import UserError
 
-LEFT_OUT = ("script", "style", "noscript", "template", "svg", "form", "nav", "footer", "iframe", "object")
+LEFT_OUT = ("script", "style", "noscript", "template", "svg", "nav", "footer", "iframe", "object")
+FIELDS = ("input", "select", "button", "textarea")
 BLOCKS = frozenset(
     ("address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figcaption", "footer", "form", "h1", "h2",
      "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th",
@@ -38,11 +43,27 @@ def read_page(file: Path) -> tuple[str, str]:
     # Only now: the text after a block that is left out has its line end.
     etree.strip_elements(page, etree.Comment, etree.ProcessingInstruction, *LEFT_OUT, with_tail=False)
     if body is not None:
+        _leave_out_forms(body)
         heading = body.find(".//h1")
         if heading is not None and " ".join(heading.text_content().split()) == title:
             heading.drop_tree()
         parts = [" ".join(line.split()) for line in "".join(body.itertext()).split("\n")]
     return title, "\n".join(part for part in parts if part)
+
+
+def _leave_out_forms(body: Any) -> None:
+    """Remove the forms of a page, but of one that has more than half of the page's characters only the fields."""
+    for form in list(body.iter("form")):
+        fields = list(form.iter(*FIELDS))
+        if 2 * _num_characters(form) <= _num_characters(body):
+            form.drop_tree()
+            continue
+        for field in fields:
+            field.drop_tree()
+
+
+def _num_characters(element: Any) -> int:
+    return sum(map(len, element.text_content().split()))
 
 
 def _encoding(content: bytes) -> str | None:

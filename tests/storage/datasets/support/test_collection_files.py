@@ -120,10 +120,21 @@ def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
         ),
         ("<h1>Road salt</h1>Melts ice.", "Melts ice."),
         ("<h1>Salt</h1>Melts.<h1>Road salt</h1>", "Salt\nMelts.\nRoad salt"),
+        (
+            "<form>Search <input></form>Salt melts ice.<form><p>Comment</p><button>Send</button></form>",
+            "Salt melts ice.",
+        ),
+        (
+            "<form><h1>Road salt</h1><p>Salt melts ice.</p><button>Buy</button> soon <select><option>1</select></form>"
+            "Imprint",
+            "Salt melts ice.\nsoon\nImprint",
+        ),
     ],
-    ids=["footer and navigation", "first heading", "text after it", "other heading"],
+    ids=["footer and navigation", "first heading", "text after it", "other heading", "forms", "form around all"],
 )
-def test_a_page_has_no_footer_and_no_heading_that_is_its_title(body: str, text: str, tmp_path: Path) -> None:
+def test_a_page_is_read_without_footer_forms_and_a_heading_that_is_its_title(
+    body: str, text: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.html").write_text(f"<html><head><title>Road salt</title></head><body>{body}</body></html>")
 
     assert as_rows(tmp_path) == [("a.html", "Road salt", text)]
@@ -150,6 +161,7 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
         ("texts.csv", '"id";"text"\n1;x\n', r"texts\.csv line 1: the columns look separated by ; and not by commas"),
         ("texts.csv", "id\ttext\n1\tx, y; z\n", r"line 1: .* by tabs and not by commas; write \.tsv in place of \.csv"),
         ("texts.csv", "id,title,text\n1,T,x\n\n2,y\n", "line 4: expected 3 fields as in the header, found 2"),
+        ("texts.csv", "id,text,text\n1,x,y\n", r"csv line 1: expected one column 'text', found 2; rename the others"),
         ("texts.tsv", "body\ttext\n\none\ttwo\nthree\n", "line 4: expected 2 fields as in the header, found 1"),
         ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n1,z\n', "line 7: the id 1 is already in line 3; ids must be unique"),
         ("texts.jsonl", '{"words": "b"}\n', r"texts\.jsonl line 1: expected a column of texts"),
@@ -223,7 +235,7 @@ def test_not_a_number_is_a_missing_value(tmp_path: Path) -> None:
     nan = float("nan")
     file = parquet(tmp_path, id=pa.array([7.0, nan]), title=pa.array([nan, 1.5]), text=pa.array(["a", "b"]))
 
-    assert as_rows(file) == [("7.0", "", "a"), ("2", "1.5", "b")]
+    assert as_rows(file) == [("7", "", "a"), ("2", "1.5", "b")]
 
 
 def test_numbers_are_ids_and_titles_and_0_is_one(tmp_path: Path) -> None:
