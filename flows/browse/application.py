@@ -49,6 +49,8 @@ def application(contents: Contents, searches: Searches, token: str) -> Starlette
     def route(path: str, answer: Callable[[Request], Response]) -> Route:
         def guarded(request: Request) -> Response:
             refused = CALLERS.refusal(request.headers.get("host"), request.headers.get("origin"))
+            if refused and refused[0] == 400:
+                refused = 400, "unknown Host header: open the address that `pretrieve browse` has printed"
             if not refused and not hmac.compare_digest(request.path_params["token"].encode(), token.encode()):
                 refused = 403, "wrong token: open the address that `pretrieve browse` has printed"
             if refused:
@@ -226,6 +228,7 @@ class Pages:
         """Return the rows of the requested page of a list, and the numbers that its links need."""
         given = request.query_params.get("page", "1")
         last = max(1, -(-len(rows) // queries.PER_PAGE))
-        number = min(int(given), last) if given.isascii() and given.isdigit() and int(given) else 1
+        is_number = given.isascii() and given.isdigit() and len(given) < 10
+        number = min(max(int(given), 1), last) if is_number else 1
         first = (number - 1) * queries.PER_PAGE
         return {"rows": rows[first : first + queries.PER_PAGE], "total": len(rows), "page": number, "pages": last}

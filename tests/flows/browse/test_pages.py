@@ -224,12 +224,14 @@ def test_only_the_token_and_this_machine_are_served(site: httpx.Client) -> None:
         assert TOKEN not in refused.text
         assert "retriever_1" not in refused.text
     assert httpx.get(root).status_code == 404
-    assert site.get("", headers={"Host": "example.org"}).status_code == 400
+    elsewhere = site.get("", headers={"Host": "example.org"})
+    assert elsewhere.status_code == 400
+    assert "open the address that `pretrieve browse` has printed" in words(elsewhere)
     assert site.get("", headers={"Origin": "http://example.org"}).status_code == 403
 
 
 def test_a_page_number_that_is_none_is_the_first(site: httpx.Client) -> None:
-    for number in ("0", "-1", "x", "99"):
+    for number in ("0", "-1", "x", "99", "9" * 5000):
         assert "5 queries" in words(site.get("queries", params={"page": number}))
 
 
