@@ -10,6 +10,13 @@ import typer
 DEFAULT_STORE = Path("artifacts")
 
 
+def given_path(text: str) -> Path:
+    """Return a path. An empty text, as of a shell variable that is not set, would be the working folder."""
+    if not text:
+        raise typer.BadParameter("expected a path, found ''")
+    return Path(text)
+
+
 def complete_recipe(incomplete: str) -> list[str]:
     """Return the shipped recipes whose names begin with what the user has typed, for the shell's completion."""
     from flows.recipe.shipped import shipped_recipes

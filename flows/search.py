@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,19 +10,17 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from flows.adapted_folder import ADAPTED, MODEL, encoder_of, is_adapted, read_json
 from flows.finished_runs import FinishedRun, finished_run, names_run, published_runs
 from flows.terminal import Terminal, say_json
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.store import sources
 from storage.store.lookup import artifact, find, lookup, must_exist, newest_vectors
 from storage.store.store import Store
 from tasks.retrieval.interactive import Answer, Searched
 from tasks.retrieval.open_searches import OpenSearches
 from tasks.session import Session, session
 
-ADAPTED, MODEL = "index.json", "model"
-"""In the folder of `pretrieve adapt`: which artifacts are searched, and the model's folder."""
 SNIPPET = 240  # characters of a passage
 
 
@@ -88,7 +85,7 @@ def open_key(key: str, store: Store) -> Searched:
     Raises UserError for other artifacts, for the name of a run, which has several retrievers, and where an input is
     missing.
     """
-    if (Path(key) / ADAPTED).is_file():
+    if is_adapted(key):
         return _of_adaptation(Path(key))
     if names_run(key, store):
         raise UserError(_retrievers_of(finished_run(key, store)))
@@ -132,16 +129,15 @@ def _retrievers_of(run: FinishedRun) -> str:
 
 def folder_of_store(key: str, folder: Path) -> Path:
     """Return the store of an adaptation's folder; for a key the given one."""
-    adapted = Path(key) / ADAPTED
-    return Path(json.loads(adapted.read_text(encoding="utf-8"))["store"]) if adapted.is_file() else folder
+    return Path(read_json(Path(key) / ADAPTED)["store"]) if is_adapted(key) else folder
 
 
 def _of_adaptation(folder: Path) -> Searched:
     """Return what is searched for the folder of `pretrieve adapt`, which names its artifacts and has the model."""
-    value = json.loads((folder / ADAPTED).read_text(encoding="utf-8"))
+    value = read_json(folder / ADAPTED)
     store = Store.open(Path(value["store"]))
     passages, index, vectors = (artifact(value[name], store) for name in ("passages", "index", "vectors"))
-    return Searched(passages, index, vectors, sources.weights(str((folder / MODEL).resolve())))
+    return Searched(passages, index, vectors, encoder_of(vectors, str((folder / MODEL).resolve()), store))
 
 
 def _of_vectors(manifest: Manifest, store: Store) -> Searched:

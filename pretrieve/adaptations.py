@@ -83,7 +83,7 @@ def adapt(
 
 def _must_be_path(parameter: str, value: object, what: str = "a path") -> None:
     """Raise UserError for what is neither a text nor a path, as of a notebook without a type checker."""
-    if not isinstance(value, str | os.PathLike):
+    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise UserError(f"{parameter}: expected {what} as a text or a Path, found {quoted(value)}")
 
 

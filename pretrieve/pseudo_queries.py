@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.queries.versions import Version, stored_version
 from pretrieve.settings import Store, store_folder
+from storage.errors import UserError, quoted
 from storage.rows import num_rows, parts, read_blocks, read_table
 from storage.store.store import Store as OpenStore
 from storage.tables import PseudoQueries
@@ -51,4 +52,6 @@ def queries(version: str, *, store: Store = None) -> PseudoQueryCorpus:
 
     pretrieve.queries("small/beir@2").to_pandas()
     """
+    if not isinstance(version, str):
+        raise UserError(f"version: expected a text such as 'small/beir@2', found {quoted(version)}")
     return PseudoQueryCorpus(stored_version(version, OpenStore.open(store_folder(store))))

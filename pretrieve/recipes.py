@@ -11,7 +11,7 @@ from flows.plan.estimates import estimated
 from flows.plan.show import stage_as_json
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import as_yaml
-from pretrieve.settings import Store, as_changes, store_folder
+from pretrieve.settings import Store, as_changes, checked_changes, store_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,4 +69,4 @@ def recipe(name: str | Path) -> PlannedRecipe:
 def given_recipe(given: PlannedRecipe | str | Path, changes: Mapping[str, Any] | None) -> PlannedRecipe:
     """Return a recipe that is given as such or by name, with further changes."""
     known = given if isinstance(given, PlannedRecipe) else recipe(given)
-    return known.replace(**changes) if changes else known
+    return known.replace(**checked_changes(changes)) if changes else known

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flows.adapted_folder import MODEL, is_adapted
 from flows.chain.model_weights import model_weights
 from flows.evaluate.systems import by_name
-from flows.search import ADAPTED, MODEL, folder_of_store, open_key, search_open
+from flows.search import folder_of_store, open_key, search_open
 from pretrieve.runs import Checkpoint
 from pretrieve.settings import Store, store_folder
 from storage.artifact import Manifest, Source
@@ -95,6 +97,10 @@ class LoadedRetriever:
         """
         if not isinstance(question, str):
             raise UserError(f"question: expected one question as a text, found {quoted(question)}")
+        try:
+            number = operator.index(top_k)  # also of NumPy
+        except TypeError:
+            raise UserError(f"top_k: expected a number of passages, found {quoted(top_k)}") from None
         if self._index is None and isinstance(self._model, Source):
             raise UserError(
                 f"{self.name}: no run of the store has encoded passages with this model; search with a checkpoint of a "
@@ -102,7 +108,7 @@ class LoadedRetriever:
             )
         if self._searched is None:
             self._searched = open_key(str(self._index) if self._index else self._model.key, self._store)
-        return search_open(self._searches, self._searched, question, top=top_k, view=view)
+        return search_open(self._searches, self._searched, question, top=number, view=view)
 
     def _dense(self, texts: Sequence[str], role: Role) -> NDArray[np.float32]:
         if self.views != ("dense",):
@@ -132,6 +138,8 @@ def _check_texts(texts: Sequence[str]) -> None:
     """Raise UserError for what is no list of texts, as of a notebook without a type checker."""
     if isinstance(texts, str):
         raise UserError("texts: expected a list of texts, found one text; write [text]")
+    if not isinstance(texts, Collection):
+        raise UserError(f"texts: expected a list of texts, found {quoted(texts)}")
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f"texts[{number}]: expected a text, found {quoted(text)}")
@@ -156,7 +164,7 @@ def load(model: Checkpoint | str | Path, *, store: Store = None) -> LoadedRetrie
 
 
 def _loaded(name: str, folder: Path) -> LoadedRetriever:
-    if (Path(name) / ADAPTED).is_file():
+    if is_adapted(name):
         store = OpenStore.open(folder_of_store(name, folder))
         return LoadedRetriever(model_weights(str((Path(name) / MODEL).resolve())), name, store, Path(name))
     store = OpenStore.open_or_new(folder)

@@ -13,6 +13,7 @@ import yaml
 
 from flows.command_options import DEFAULT_STORE
 from flows.terminal import unwrapped
+from storage.errors import UserError, quoted
 from tasks.runtime.progress import drawing
 
 Store = str | Path | None
@@ -26,12 +27,22 @@ def store_folder(store: Store) -> Path:
 
 def as_changes(values: Mapping[str, Any] | None) -> list[str]:
     """Return changes by dotted names as the command line's `--set section.key=value`."""
-    return [f"{name}={_as_yaml(value)}" for name, value in (values or {}).items()]
+    return [f"{name}={_as_yaml(value, name)}" for name, value in checked_changes(values).items()]
 
 
-def _as_yaml(value: Any) -> str:
+def checked_changes(values: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return changes, none for None. Raises UserError for what is no dictionary."""
+    if values is not None and not isinstance(values, Mapping):
+        raise UserError(f"set: expected a dictionary such as {{'pretrain.steps': 10}}, found {quoted(values)}")
+    return values or {}
+
+
+def _as_yaml(value: Any, name: str) -> str:
     """Return a value as YAML in one line; JSON is not always that: YAML reads 1e-05 as a text."""
-    plain = json.loads(json.dumps(value, default=os.fspath))
+    try:
+        plain = json.loads(json.dumps(value, default=os.fspath))
+    except TypeError:
+        raise UserError(f"{name}: expected a value of a recipe, found {quoted(value)}") from None
     return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True).removesuffix("\n").removesuffix("\n...")
 
 

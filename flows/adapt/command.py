@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flows.command_options import DEFAULT_STORE, StoreFolder
+from flows.command_options import DEFAULT_STORE, StoreFolder, given_path
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -19,7 +19,9 @@ def adapt(
     collection: Annotated[
         Path,
         typer.Argument(
-            metavar="COLLECTION", help="BEIR folder; JSON-lines, CSV, TSV or Parquet file; folder of texts."
+            metavar="COLLECTION",
+            help="BEIR folder; JSON-lines, CSV, TSV or Parquet file; folder of texts.",
+            parser=given_path,
         ),
     ],
     start: Annotated[

@@ -16,10 +16,16 @@ from storage.formats.records import QrelRow, QueryRow
 
 @dataclass(frozen=True)
 class Judgements:
-    """Queries, and the documents that are relevant to them."""
+    """Queries with a relevant document, and the judgements of their documents."""
 
     queries: list[QueryRow]
     qrels: list[QrelRow]
+    without_relevant: int = 0
+    """How many queries were left out, because no document is relevant to them: every system has 0 on them."""
+
+
+Judged = tuple[list[QueryRow], list[tuple[str, QrelRow]]]
+"""Queries, and judgements with their places ("FILE line 17")."""
 
 
 def read_judgements(file: Path, documents: Collection[str], form: str = BEIR_FOLDER) -> Judgements:
@@ -30,37 +36,43 @@ def read_judgements(file: Path, documents: Collection[str], form: str = BEIR_FOL
     Raises UserError for what the evaluation would refuse after the training.
     """
     if not file.is_file():
-        raise UserError(f"--judgements {file}: there is no such file")
+        found = "is a folder; name a file" if file.is_dir() else "there is no such file"
+        raise UserError(f"--judgements {file}: {found}")
     first = next((text for _, text in read_lines(file)), "")
     is_beir = [name.strip().lower().replace("_", "-") for name in first.split("\t")] == beir.HEADER
     document_id = partial(id_without_blanks, form=form)  # a user names a file or a row as the collection does
-    judged = _of_beir(file, document_id) if is_beir else _of_texts(file, document_id)
+    queries, placed = _of_beir(file, document_id) if is_beir else _of_texts(file, document_id)
     known, grades = set(documents), dict[tuple[str, str], int]()
-    for row in judged.qrels:
+    for number, (where, row) in enumerate(placed):
         if grades.setdefault((row["query_id"], row["doc_id"]), row["grade"]) != row["grade"]:
             raise UserError(
-                f"--judgements {file}: document {quoted(row['doc_id'])} has two grades for one query; keep one line"
+                f"--judgements {where}: document {quoted(row['doc_id'])} has two grades for one query; keep one line"
             )
         if row["doc_id"] not in known:
+            header = "" if number or is_beir else " (if this line is a header: expected none)"
             raise UserError(
-                f"--judgements {file}: document {quoted(row['doc_id'])} is not in the collection; remove it"
+                f"--judgements {where}: document {quoted(row['doc_id'])} is not in the collection; remove the "
+                f"line{header}"
             )
-    if not any(grade > 0 for grade in grades.values()):
+    relevant = {query_id for (query_id, _), grade in grades.items() if grade > 0}
+    if not relevant:
         raise UserError(f"--judgements {file}: expected a relevant document, with a grade above 0; found none")
-    return judged
+    kept = [row for row in queries if row["query_id"] in relevant]
+    qrels = [row for _, row in placed if row["query_id"] in relevant]
+    return _without_ids_of_documents(Judgements(kept, qrels, len(queries) - len(kept)))
 
 
-def _of_beir(file: Path, document_id: Callable[[str], str]) -> Judgements:
+def _of_beir(file: Path, document_id: Callable[[str], str]) -> Judged:
     folders = (file.parent, file.parent.parent)
     folder = next((folder for folder in folders if plain_or_gzipped(folder / "queries.jsonl")), None)
     if folder is None:
         raise UserError(f"--judgements {file}: expected queries.jsonl in its folder or the one above; put it there")
-    qrels = [row for _, row in beir.judgements(file, document_id)]
-    wanted = {row["query_id"] for row in qrels}
+    qrels = list(beir.judgements(file, document_id))
+    wanted = {row["query_id"] for _, row in qrels}
     queries = [row for row in beir.all_queries(folder) if row["query_id"] in wanted]
     if missing := wanted - {row["query_id"] for row in queries}:
         raise UserError(f"--judgements {file}: query {quoted(min(missing))} is not in {folder}/queries.jsonl; add it")
-    return _without_ids_of_documents(Judgements(queries, qrels))
+    return queries, qrels
 
 
 def _without_ids_of_documents(judged: Judgements) -> Judgements:
@@ -72,12 +84,13 @@ def _without_ids_of_documents(judged: Judgements) -> Judgements:
     if not any(row["query_id"] == row["doc_id"] and row["grade"] > 0 for row in judged.qrels):
         return judged
     queries: list[QueryRow] = [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.queries]
-    return Judgements(queries, [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.qrels])
+    qrels: list[QrelRow] = [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.qrels]
+    return Judgements(queries, qrels, judged.without_relevant)
 
 
-def _of_texts(file: Path, document_id: Callable[[str], str]) -> Judgements:
+def _of_texts(file: Path, document_id: Callable[[str], str]) -> Judged:
     queries: dict[str, str] = {}
-    qrels: list[QrelRow] = []
+    qrels: list[tuple[str, QrelRow]] = []
     for where, text in read_lines(file):
         columns = [column.strip() for column in text.split("\t")]
         grade = columns[2] if len(columns) == 3 else "1"
@@ -87,7 +100,7 @@ def _of_texts(file: Path, document_id: Callable[[str], str]) -> Judgements:
                 f"{where}: expected a query, a document's id and maybe a grade with tabs, found {text[:60]!r}"
             )
         query_id = queries.setdefault(columns[0], f"judged{len(queries)}")
-        qrels.append({"query_id": query_id, "doc_id": document_id(columns[1]), "grade": int(grade)})
+        qrels.append((where, {"query_id": query_id, "doc_id": document_id(columns[1]), "grade": int(grade)}))
     if not qrels:
         raise UserError(f"--judgements {file}: expected a query and a document's id in each line, found none")
-    return Judgements([{"query_id": name, "text": text} for text, name in queries.items()], qrels)
+    return [{"query_id": name, "text": text} for text, name in queries.items()], qrels

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from flows.adapt.collections import ORIGINAL, TRAINING
+from flows.adapted_folder import read_json
 from storage.datasets.support.collection_files import TEXT_FILES, kind, read_documents
 from storage.errors import UserError, quoted
 from storage.files import write_atomically
@@ -76,7 +77,7 @@ def check(request: Request, store: Path) -> None:
         _must_be_outside(request.collection, {"--out": request.out, "--store": store})
     file = request.out / REQUEST
     if file.is_file():
-        if json.loads(file.read_text(encoding="utf-8")) != request.as_json():
+        if read_json(file) != request.as_json():
             raise UserError(
                 f"{request.out}: has the adaptation of another request ({file}); name another folder by --out, which "
                 f"reuses the finished stages of the same --store ({store}) that the new options do not change"

@@ -18,13 +18,13 @@ from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, SPLIT_TOKENS, START, Start, threads
 from flows.adapt.request import Request
 from flows.adapt.survey import Survey, text_hash
+from flows.adapted_folder import ADAPTED, MODEL
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
 from flows.evaluate.systems import BM25
 from flows.export.export import export_checkpoint, new_folder
 from flows.export.model_card import Purpose
 from flows.recipe.suite_schema import Collection, Suite
-from flows.search import ADAPTED, MODEL
 from flows.store.needs import keep
 from storage.files import write_atomically
 from storage.store import sources

@@ -22,6 +22,7 @@ from flows.adapt.decision import Decision, decide
 from flows.adapt.judgements import read_judgements
 from flows.adapt.request import Request, check, started
 from flows.adapt.survey import survey
+from flows.adapted_folder import read_json
 from flows.chain.given_models import check_models
 from flows.evaluate.evaluate import EvaluationRequest, evaluated
 from flows.evaluate.systems import named_system
@@ -89,9 +90,11 @@ def adapt(
         )
         split = f"{counts[data.TRAIN]:,} to train on, {counts[data.HELDOUT]:,} held out"
         print_line(f"pseudo-queries: {split} ({_method(request)})")
-        num_judged = 0 if judgements is None else len(judgements.queries)
-        if num_judged:
-            print_line(f"judged queries, which also decide: {num_judged:,}")
+        num_judged = 0
+        if judgements is not None:
+            num_judged, left_out = len(judgements.queries), judgements.without_relevant
+            note = f" (left out: {left_out:,} without a relevant document)" if left_out else ""
+            print_line(f"judged queries, which also decide: {num_judged:,}{note}")
         judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
         collections = [_collection(request, data.TRAINING, data.HELDOUT), *judged]
         suite = results.suite(start, collections, request.name, surveyed.language)
@@ -185,10 +188,12 @@ def _recipe(
     """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
-        earlier = json.loads(chosen.read_text(encoding="utf-8"))
-        if earlier.get("texts") == digest:
-            print_line(f"recipe: {file} ({earlier['size']}), chosen by an earlier call")
-            return file, next(size for size in recipes.SIZES if size.name == earlier["size"]), earlier["hours"]
+        earlier = read_json(chosen)
+        size = next((size for size in recipes.SIZES if size.name == earlier.get("size")), None)
+        if size and earlier.get("texts") == digest:
+            _check_candidates(file, size.candidates(request.teacher))
+            print_line(f"recipe: {file} ({size.name}), chosen by an earlier call")
+            return file, size, earlier["hours"]
         print_line(f"documents or queries are not those of the last call; {file} is planned and written again")
     folder = (request.out / data.TRAINING).resolve()
 
@@ -221,6 +226,16 @@ def _recipe(
     write_atomically(chosen, json.dumps({"size": size.name, "hours": estimates[size], "texts": digest}) + "\n")
     print_line(f"recipe: {file} ({size.name}); candidates: {', '.join(size.candidates(request.teacher))}")
     return file, size, estimates[size]
+
+
+def _check_candidates(file: Path, candidates: Sequence[str]) -> None:
+    """Raise UserError where a round was removed or renamed that the decision has as a candidate."""
+    rounds = {round_.name for round_ in load_recipe(str(file))[0].rounds}
+    if missing := [name for name in candidates if name not in rounds]:
+        raise UserError(
+            f"{file}: the plan's candidates are {', '.join(candidates)}, and the recipe has no round "
+            f"{', '.join(missing)}; add it again, or remove the file, which is then written again"
+        )
 
 
 def _write_recipe(file: Path, content: dict[str, Any]) -> None:

@@ -11,13 +11,12 @@ from typing import Any
 from flows.adapt.collections import HELDOUT, TRAIN
 from flows.adapt.decision import NAMES
 from flows.adapt.request import REQUEST
+from flows.adapted_folder import ADAPTED, MODEL, encoder_of, is_adapted, read_json
 from flows.browse.contents import Collection, Contents, DocumentQueries, RankedSystem, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
 from flows.recipe.shipped import shipped_recipes
-from flows.search import ADAPTED, MODEL
 from storage.artifact import Artifact, Manifest
 from storage.errors import UserError
-from storage.store import sources
 from storage.store.lookup import artifact, lookup, must_exist
 from storage.store.store import Store
 from storage.tables import Positives, PseudoQueries, Qrels, Queries, Run
@@ -32,7 +31,7 @@ def contents_of(name: str | None, folder: Path) -> Contents:
 
     Raises UserError where there is no finished run.
     """
-    if name is not None and (Path(name) / ADAPTED).is_file():
+    if name is not None and is_adapted(name):
         return _of_adaptation(Path(name))
     store = Store.open_or_new(folder)
     if name is None:
@@ -133,19 +132,16 @@ def _pseudo_queries(run: FinishedRun) -> Iterator[Artifact[PseudoQueries]]:
 
 def _of_adaptation(folder: Path) -> Contents:
     """Return the user's documents with the start and the adapted model, and the run that has trained it."""
-    index, report = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (ADAPTED, PAGE))
+    index, report = (read_json(folder / name) for name in (ADAPTED, PAGE))
     if "generated" not in report or "start" not in index:
         raise UserError(f"{folder}: adapted by an earlier version; run the same `pretrieve adapt` again, then browse")
     store = Store.open(Path(index["store"]))
-    request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+    request = read_json(folder / REQUEST)
     passages = artifact(index["passages"], store)
 
     def retriever(references: Mapping[str, str], model: str) -> Searched:
         vectors = artifact(references["vectors"], store)
-        encoded_by = str(must_exist(vectors.reference, store).inputs["checkpoint"])
-        # The store has a model only where its weights had to be converted.
-        checkpoint = sources.weights(model) if encoded_by.startswith("source/") else artifact(encoded_by, store)
-        return Searched(passages, artifact(references["index"], store), vectors, checkpoint)
+        return Searched(passages, artifact(references["index"], store), vectors, encoder_of(vectors, model, store))
 
     adapted, start = str((folder / MODEL).resolve()), request["start"]
     returned = RankedSystem("adapted", f"the model that was returned ({report['winner']})", retriever(index, adapted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def test_a_model_of_an_adaptation_is_named_by_a_path(parameter: str, collection:
     ("parameter", "value", "message"),
     [
         ("collection", ["a", "b"], r"collection: expected a path as a text or a Path, found \['a', 'b'\]"),
+        ("collection", "", "collection: expected a path as a text or a Path, found ''"),
         ("out", None, "out: expected a path as a text or a Path, found None"),
         ("start", 5, "start: expected a model's name or folder as a text or a Path, found 5"),
         ("generator", ["a"], r"generator: expected a model's name or folder as a text or a Path, found \['a'\]"),
@@ -67,11 +69,33 @@ def test_hours_of_numpy_are_a_number(collection: Path, tmp_path: Path) -> None:
         pretrieve.adapt(collection, hours=hours, out=tmp_path / "out", store=tmp_path / "store", progress=False)
 
 
-@pytest.mark.parametrize(("question", "found"), [(None, "None"), (["a", "b"], r"\['a', 'b'\]")])
-def test_a_search_has_one_question(question: Any, found: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda of: of.search(None), "question: expected one question as a text, found None"),
+        (lambda of: of.search(["a", "b"]), r"question: expected one question as a text, found \['a', 'b'\]"),
+        (lambda of: of.search("x", top_k="2"), "top_k: expected a number of passages, found '2'"),
+        (lambda of: of.encode_queries(5), "texts: expected a list of texts, found 5"),
+        (lambda of: of.encode_passages(text for text in "ab"), "texts: expected a list of texts, found <generator .*"),
+    ],
+)
+def test_a_retriever_names_the_argument_of_a_wrong_type(
+    call: Callable[[Any], object], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "model").mkdir()
     save_backbone(tmp_path / "model", pooling="mean")
     retriever = pretrieve.load(tmp_path / "model", store=tmp_path / "store")
 
-    with pytest.raises(UserError, match=f"^question: expected one question as a text, found {found}$"):
-        retriever.search(question)
+    with pytest.raises(UserError, match=f"^{message}$"):
+        call(retriever)
+
+
+def test_a_recipe_and_a_version_name_the_argument_of_a_wrong_type(tmp_path: Path) -> None:
+    untyped: Any = pretrieve
+
+    with pytest.raises(UserError, match=r"^seed: expected a value of a recipe, found <object object at "):
+        untyped.recipe("quickstart").replace(seed=object())
+    with pytest.raises(UserError, match=r"^set: expected a dictionary such as .*, found \['seed=1'\]$"):
+        untyped.reproduce("quickstart", set=["seed=1"], store=tmp_path / "store")
+    with pytest.raises(UserError, match=r"^version: expected a text such as 'small/beir@2', found 3$"):
+        untyped.queries(3, store=tmp_path / "store")

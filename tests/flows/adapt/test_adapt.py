@@ -160,6 +160,27 @@ def test_the_start_and_the_adapted_model_are_browsed_side_by_side(gained: bool, 
             assert len(found) == TOP
 
 
+def test_a_folder_that_is_not_as_it_was_written_is_refused(folder: Path, tmp_path: Path) -> None:
+    """So is one without a report, as a kill leaves it between the index and the report."""
+    out, store = tmp_path / "out", str(tmp_path / "nowhere")
+    shutil.copytree(folder / "out", out)
+    (out / "report.json").unlink()
+    assert "report.json: there is no such file, so the adaptation has not ended; run the same" in refused(
+        "browse", str(out), "--store", store
+    )
+    shutil.copy(folder / "out" / "report.json", out)
+    weights = out / "model" / "model.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    commands = ("search", str(out), "salt"), ("browse", str(out))
+    for command in commands:
+        message = refused(*command, "--store", store)
+        assert "the collection was encoded with other weights than these; run the" in message
+    (out / "index.json").write_text("{")
+    for command in commands:
+        assert "index.json: expected JSON as `pretrieve adapt` writes it" in refused(*command, "--store", store)
+
+
 def test_queries_of_titles_and_sentences_are_browsed_in_both_collections(folder: Path, tmp_path: Path) -> None:
     contents, training = contents_of(str(folder / "out"), tmp_path / "nowhere"), folder / "out" / TRAINING
     with gzip.open(training / "queries.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -298,6 +319,11 @@ def test_where_no_plan_fits_the_hours_the_one_of_the_least_computation_is_run(
     printed.clear()
     assert chosen("of the documents")[1] == size
     assert printed == [f"recipe: {file} (one round), chosen by an earlier call"]
+    written = file.read_text()
+    file.write_text(written.replace("adapted_bm25", "mine"))
+    with pytest.raises(UserError, match="candidates are adapted_bm25, and the recipe has no round adapted_bm25; add"):
+        chosen("of the documents")
+    file.write_text(written)
     printed.clear()
     monkeypatch.setattr(run, "chunk_that_fits", lambda file: 16)  # on a machine with less memory
     assert chosen("of others")[1] == size

@@ -1,0 +1,49 @@
+"""Read the folder of `pretrieve adapt`: its JSON files, and the models that have encoded what its index searches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from storage.artifact import Artifact
+from storage.errors import UserError
+from storage.store import sources
+from storage.store.lookup import artifact, must_exist
+from storage.store.store import Store
+from tasks.retrieval.encode import Model
+
+ADAPTED, MODEL = "index.json", "model"
+"""Which artifacts are searched, and the model's folder."""
+AGAIN = "run the same `pretrieve adapt` again"
+
+
+def is_adapted(name: str | Path) -> bool:
+    """Return whether a name is the folder of an adaptation that has an index."""
+    return (Path(name) / ADAPTED).is_file()
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file of the folder. Raises UserError where it is missing or damaged."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: there is no such file, so the adaptation has not ended; {AGAIN}") from None
+    except ValueError as error:  # no JSON, or not UTF-8
+        raise UserError(
+            f"{file}: expected JSON as `pretrieve adapt` writes it ({error}); remove the file, and {AGAIN}"
+        ) from None
+
+
+def encoder_of(vectors: Artifact[Any], model: str, store: Store) -> Model:
+    """Return the model that has encoded vectors: the folder `model`, or its conversion in the store.
+
+    Raises UserError where other weights are in the folder now: their queries would not fit the vectors.
+    """
+    reference = encoded_by = str(must_exist(vectors.reference, store).inputs["checkpoint"])
+    if not reference.startswith("source/"):  # the store has a model only where its weights had to be converted
+        encoded_by = str(must_exist(reference, store).inputs["weights"])
+    found = sources.weights(model)
+    if found.reference != encoded_by:
+        raise UserError(f"{model}: the collection was encoded with other weights than these; {AGAIN}")
+    return found if reference == encoded_by else artifact(reference, store)
