@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage.artifact import Artifact
 from storage.errors import UserError
 from storage.store import sources
 from storage.store.lookup import artifact, must_exist
 from storage.store.store import Store
-from tasks.retrieval.encode import Model
+
+if TYPE_CHECKING:
+    from tasks.retrieval.encode import Model
 
 ADAPTED, MODEL = "index.json", "model"
 """Which artifacts are searched, and the model's folder."""
