@@ -192,7 +192,8 @@ def _rows(file: Path, form: str) -> Iterator[Row]:
 
 def _as_written(value: Any) -> Any:
     """Return a whole number as an integer: pandas makes a column of integers floats where one is missing."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53  # above, floats skip integers
+    return int(value) if is_whole else value
 
 
 def _separated(file: Path, delimiter: str) -> Iterator[Row]:
