@@ -25,27 +25,34 @@ def is_adapted(name: str | Path) -> bool:
     return (Path(name) / ADAPTED).is_file()
 
 
-def read_json(file: Path) -> Any:
-    """Return the content of a JSON file of the folder. Raises UserError where it is missing or damaged."""
+def read_json(file: Path, *keys: str, remedy: str = f"remove the file, and {AGAIN}") -> dict[str, Any]:
+    """Return the content of a JSON file of the folder, which has these keys.
+
+    Raises UserError where it is missing or damaged.
+    """
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not content.keys() >= set(keys):
+            raise ValueError(f"without {', '.join(keys)}")
     except FileNotFoundError:
         raise UserError(f"{file}: there is no such file, so the adaptation has not ended; {AGAIN}") from None
     except ValueError as error:  # no JSON, or not UTF-8
-        raise UserError(
-            f"{file}: expected JSON as `pretrieve adapt` writes it ({error}); remove the file, and {AGAIN}"
-        ) from None
+        raise UserError(f"{file}: expected JSON as `pretrieve adapt` writes it ({error}); {remedy}") from None
+    return content
 
 
 def encoder_of(vectors: Artifact[Any], model: str, store: Store) -> Model:
     """Return the model that has encoded vectors: the folder `model`, or its conversion in the store.
 
-    Raises UserError where other weights are in the folder now: their queries would not fit the vectors.
+    Raises UserError where the folder's files have changed: its queries might not fit the vectors.
     """
-    reference = encoded_by = str(must_exist(vectors.reference, store).inputs["checkpoint"])
+    reference = str(must_exist(vectors.reference, store).inputs["checkpoint"])
     if not reference.startswith("source/"):  # the store has a model only where its weights had to be converted
-        encoded_by = str(must_exist(reference, store).inputs["weights"])
+        return artifact(reference, store)
     found = sources.weights(model)
-    if found.reference != encoded_by:
-        raise UserError(f"{model}: the collection was encoded with other weights than these; {AGAIN}")
-    return found if reference == encoded_by else artifact(reference, store)
+    if found.reference != reference:
+        raise UserError(
+            f"{model}: files were changed or added since the collection was encoded with this model; remove what was "
+            f"added, or {AGAIN}, which writes the folder again"
+        )
+    return found

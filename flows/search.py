@@ -129,12 +129,12 @@ def _retrievers_of(run: FinishedRun) -> str:
 
 def folder_of_store(key: str, folder: Path) -> Path:
     """Return the store of an adaptation's folder; for a key the given one."""
-    return Path(read_json(Path(key) / ADAPTED)["store"]) if is_adapted(key) else folder
+    return Path(read_json(Path(key) / ADAPTED, "store")["store"]) if is_adapted(key) else folder
 
 
 def _of_adaptation(folder: Path) -> Searched:
     """Return what is searched for the folder of `pretrieve adapt`, which names its artifacts and has the model."""
-    value = read_json(folder / ADAPTED)
+    value = read_json(folder / ADAPTED, "store", "passages", "index", "vectors")
     store = Store.open(Path(value["store"]))
     passages, index, vectors = (artifact(value[name], store) for name in ("passages", "index", "vectors"))
     return Searched(passages, index, vectors, encoder_of(vectors, str((folder / MODEL).resolve()), store))

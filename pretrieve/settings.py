@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from flows.command_options import DEFAULT_STORE
@@ -34,16 +35,24 @@ def checked_changes(values: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return changes, none for None. Raises UserError for what is no dictionary."""
     if values is not None and not isinstance(values, Mapping):
         raise UserError(f"set: expected a dictionary such as {{'pretrain.steps': 10}}, found {quoted(values)}")
+    for name in values or {}:
+        if not isinstance(name, str):
+            raise UserError(f"set: expected the name of a setting as a text, found {quoted(name)}")
     return values or {}
 
 
 def _as_yaml(value: Any, name: str) -> str:
     """Return a value as YAML in one line; JSON is not always that: YAML reads 1e-05 as a text."""
     try:
-        plain = json.loads(json.dumps(value, default=os.fspath))
-    except TypeError:
+        plain = json.loads(json.dumps(value, default=_plain))
+    except (TypeError, ValueError):
         raise UserError(f"{name}: expected a value of a recipe, found {quoted(value)}") from None
     return yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True).removesuffix("\n").removesuffix("\n...")
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as Python's, and a path as text."""
+    return value.item() if isinstance(value, np.generic) else os.fspath(value)
 
 
 @contextlib.contextmanager

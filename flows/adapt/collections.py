@@ -88,7 +88,8 @@ def write_collections(
     """
     groups = [text_hash(row["text"] if row["text"].strip() else row["title"]) for row in documents]
     held_out = {group for group in groups if per_mille(group) < _held_out_per_mille(len(set(groups)))}
-    queries, qrels = _topics(groups, pseudo, held_out, [] if judgements is None else judgements.queries)
+    of_user = [] if judgements is None else [*judgements.queries, *judgements.left_out]
+    queries, qrels = _topics(groups, pseudo, held_out, of_user)
     chosen = {
         TRAIN: _some([name for name, (group, _) in qrels.items() if group not in held_out], most_trained(hours)),
         HELDOUT: _some([name for name, (group, _) in qrels.items() if group in held_out], MOST_DECIDING),

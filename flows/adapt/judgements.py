@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -20,8 +20,8 @@ class Judgements:
 
     queries: list[QueryRow]
     qrels: list[QrelRow]
-    without_relevant: int = 0
-    """How many queries were left out, because no document is relevant to them: every system has 0 on them."""
+    left_out: list[QueryRow] = field(default_factory=list)
+    """Queries to which no document is relevant: every system has 0 on them. They are not trained on either."""
 
 
 Judged = tuple[list[QueryRow], list[tuple[str, QrelRow]]]
@@ -49,17 +49,21 @@ def read_judgements(file: Path, documents: Collection[str], form: str = BEIR_FOL
                 f"--judgements {where}: document {quoted(row['doc_id'])} has two grades for one query; keep one line"
             )
         if row["doc_id"] not in known:
-            header = "" if number or is_beir else " (if this line is a header: expected none)"
+            remedy = "remove the line"
+            if (whole := row["doc_id"].removesuffix(".0")) in known:
+                remedy = f"write {whole}"
+            elif not number and not is_beir:
+                remedy = "remove the line (if it is a header: expected none)"
             raise UserError(
-                f"--judgements {where}: document {quoted(row['doc_id'])} is not in the collection; remove the "
-                f"line{header}"
+                f"--judgements {where}: document {quoted(row['doc_id'])} is not in the collection; {remedy}"
             )
     relevant = {query_id for (query_id, _), grade in grades.items() if grade > 0}
     if not relevant:
         raise UserError(f"--judgements {file}: expected a relevant document, with a grade above 0; found none")
     kept = [row for row in queries if row["query_id"] in relevant]
     qrels = [row for _, row in placed if row["query_id"] in relevant]
-    return _without_ids_of_documents(Judgements(kept, qrels, len(queries) - len(kept)))
+    left_out = [row for row in queries if row["query_id"] not in relevant]
+    return _without_ids_of_documents(Judgements(kept, qrels, left_out))
 
 
 def _of_beir(file: Path, document_id: Callable[[str], str]) -> Judged:
@@ -85,7 +89,7 @@ def _without_ids_of_documents(judged: Judgements) -> Judgements:
         return judged
     queries: list[QueryRow] = [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.queries]
     qrels: list[QrelRow] = [{**row, "query_id": f"query-{row['query_id']}"} for row in judged.qrels]
-    return Judgements(queries, qrels, judged.without_relevant)
+    return Judgements(queries, qrels, judged.left_out)
 
 
 def _of_texts(file: Path, document_id: Callable[[str], str]) -> Judged:

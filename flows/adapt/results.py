@@ -18,7 +18,7 @@ from flows.adapt.decision import Decision
 from flows.adapt.recipes import METRIC, PASSAGE_TOKENS, QUERY_TOKENS, SPLIT_TOKENS, START, Start, threads
 from flows.adapt.request import Request
 from flows.adapt.survey import Survey, text_hash
-from flows.adapted_folder import ADAPTED, MODEL
+from flows.adapted_folder import ADAPTED, MODEL, read_json
 from flows.chain import collection
 from flows.chain.rankers import Bm25System, RetrieverSystem
 from flows.evaluate.systems import BM25
@@ -26,6 +26,7 @@ from flows.export.export import export_checkpoint, new_folder
 from flows.export.model_card import Purpose
 from flows.recipe.suite_schema import Collection, Suite
 from flows.store.needs import keep
+from storage.errors import UserError
 from storage.files import write_atomically
 from storage.store import sources
 from storage.store.run_notes import noted
@@ -74,7 +75,7 @@ def write_model(request: Request, decision: Decision, checkpoints: Mapping[str, 
     key = checkpoints[decision.winner] if decision.gained else start.key  # of the files' content
     purpose = _purpose(request, decision)
     about = {"model": key, "winner": decision.winner, "about": [purpose.title, purpose.text]}
-    if folder.is_dir() and chosen.is_file() and json.loads(chosen.read_text(encoding="utf-8")) == about:
+    if folder.is_dir() and chosen.is_file() and read_json(chosen) == about | {"files": _files(folder)}:
         return folder
     chosen.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,8 +84,16 @@ def write_model(request: Request, decision: Decision, checkpoints: Mapping[str, 
     else:
         with new_folder(folder) as copied:
             shutil.copytree(start.path, copied, dirs_exist_ok=True)
-    write_atomically(chosen, json.dumps(about) + "\n")
+    write_atomically(chosen, json.dumps(about | {"files": _files(folder)}) + "\n")
     return folder
+
+
+def _files(folder: Path) -> str | None:
+    """Return the key of the content of a model's files; None where they are no model any more."""
+    try:
+        return sources.weights(str(folder.resolve())).key
+    except UserError:
+        return None
 
 
 def _purpose(request: Request, decision: Decision) -> Purpose:

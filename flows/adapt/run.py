@@ -92,7 +92,7 @@ def adapt(
         print_line(f"pseudo-queries: {split} ({_method(request)})")
         num_judged = 0
         if judgements is not None:
-            num_judged, left_out = len(judgements.queries), judgements.without_relevant
+            num_judged, left_out = len(judgements.queries), len(judgements.left_out)
             note = f" (left out: {left_out:,} without a relevant document)" if left_out else ""
             print_line(f"judged queries, which also decide: {num_judged:,}{note}")
         judged = [] if judgements is None else [_collection(request, data.ORIGINAL, data.JUDGED)]
@@ -188,9 +188,9 @@ def _recipe(
     """
     file, chosen = request.out / f"{request.name}.yaml", request.out / "size.json"
     if chosen.is_file() and file.is_file():
-        earlier = read_json(chosen)
-        size = next((size for size in recipes.SIZES if size.name == earlier.get("size")), None)
-        if size and earlier.get("texts") == digest:
+        earlier = read_json(chosen, "size", "hours", "texts")
+        size = next((size for size in recipes.SIZES if size.name == earlier["size"]), None)
+        if size and earlier["texts"] == digest:
             _check_candidates(file, size.candidates(request.teacher))
             print_line(f"recipe: {file} ({size.name}), chosen by an earlier call")
             return file, size, earlier["hours"]

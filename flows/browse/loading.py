@@ -10,7 +10,7 @@ from typing import Any
 
 from flows.adapt.collections import HELDOUT, TRAIN
 from flows.adapt.decision import NAMES
-from flows.adapt.request import REQUEST
+from flows.adapt.request import OTHER_FOLDER, REQUEST
 from flows.adapted_folder import ADAPTED, MODEL, encoder_of, is_adapted, read_json
 from flows.browse.contents import Collection, Contents, DocumentQueries, RankedSystem, Training
 from flows.finished_runs import PAGE, FinishedRun, Measurement, finished_run
@@ -132,11 +132,11 @@ def _pseudo_queries(run: FinishedRun) -> Iterator[Artifact[PseudoQueries]]:
 
 def _of_adaptation(folder: Path) -> Contents:
     """Return the user's documents with the start and the adapted model, and the run that has trained it."""
-    index, report = (read_json(folder / name) for name in (ADAPTED, PAGE))
+    index, report = read_json(folder / ADAPTED), read_json(folder / PAGE)
     if "generated" not in report or "start" not in index:
         raise UserError(f"{folder}: adapted by an earlier version; run the same `pretrieve adapt` again, then browse")
     store = Store.open(Path(index["store"]))
-    request = read_json(folder / REQUEST)
+    request = read_json(folder / REQUEST, "start", "collection", remedy=OTHER_FOLDER)
     passages = artifact(index["passages"], store)
 
     def retriever(references: Mapping[str, str], model: str) -> Searched:
@@ -145,16 +145,21 @@ def _of_adaptation(folder: Path) -> Contents:
 
     adapted, start = str((folder / MODEL).resolve()), request["start"]
     returned = RankedSystem("adapted", f"the model that was returned ({report['winner']})", retriever(index, adapted))
-    systems = [
-        *([returned] if report["gained"] else []),  # else it is the start
-        RankedSystem("start", f"the model before the adaptation ({start})", retriever(index["start"], start)),
-        RankedSystem("bm25", "Lucene's BM25", Searched(passages, artifact(index["bm25"], store), None, None)),
-    ]
+    systems = [returned] if report["gained"] else []  # else it is the start
+    description = report["verdict"]
+    try:
+        opened = retriever(index["start"], start)
+        systems.append(RankedSystem("start", f"the model before the adaptation ({start})", opened))
+    except UserError as error:
+        description = f"{description} The start is left out ({error})."
+    systems.append(
+        RankedSystem("bm25", "Lucene's BM25", Searched(passages, artifact(index["bm25"], store), None, None))
+    )
     own = Collection("your documents", passages, {system.name: system for system in systems})
     contents = _of_run(finished_run(report["run"], store), [_with_queries(own, report, store)])
     title = f"Adaptation to {Path(request['collection']).name}"
     return replace(
-        contents, name=folder.name, title=title, description=report["verdict"],
+        contents, name=folder.name, title=title, description=description,
         preferred=("adapted", *contents.preferred), collections=[*map(_in_words, contents.collections)],
         pseudo_queries=[artifact(report["generated"], store)] if report["generated"] else [],
         document_queries=list(_document_queries(contents)),

@@ -137,7 +137,10 @@ def _of_rows(file: Path, form: str) -> Iterator[TextRow]:
     for _, document in _numbered(file, form):
         seen.add(document["doc_id"])
         yield document
-    seen.check(lambda: ((where, document["doc_id"]) for where, document in _numbered(file, form)))
+    seen.check(
+        lambda: ((where, document["doc_id"]) for where, document in _numbered(file, form)),
+        remedy="ids must be unique, and a row without an id has its number, from 1, as one",
+    )
 
 
 def _numbered(file: Path, form: str) -> Iterator[tuple[str, TextRow]]:
@@ -225,10 +228,13 @@ def _separated(file: Path, delimiter: str) -> Iterator[Row]:
 
 
 def _checked_header(names: list[str], where: str) -> list[str]:
-    """Return the names of a header. Raises UserError where two columns that are read have one name."""
-    for name in names:
-        if names.count(name) > 1 and name.lower() in (*TEXTS, *TITLES, *IDS):
-            raise UserError(f"{where}: expected one column {name!r}, found {names.count(name)}; rename the others")
+    """Return the names of a header. Raises UserError where the name of a column that is read occurs twice."""
+    lower = [name.lower() for name in names]
+    for role in ROLES.values():
+        column = next((name for name in role if name in lower), None)
+        same = [name for name in names if name.lower() == column]
+        if len(same) > 1:
+            raise UserError(f"{where}: expected one column {column!r}, found {', '.join(same)}; rename the others")
     return names
 
 

@@ -53,13 +53,15 @@ def read_page(file: Path) -> tuple[str, str]:
 
 def _leave_out_forms(body: Any) -> None:
     """Remove the forms of a page, but of one that has more than half of the page's characters only the fields."""
-    for form in list(body.iter("form")):
-        fields = list(form.iter(*FIELDS))
-        if 2 * _num_characters(form) <= _num_characters(body):
-            form.drop_tree()
-            continue
-        for field in fields:
-            field.drop_tree()
+    forms = list(body.iter("form"))
+    for form in forms:
+        for field in list(form.iter(*FIELDS)):
+            if field.find(".//h2") is None and field.find(".//h3") is None:  # a heading that opens its part of a page
+                field.tail = f" {field.tail or ''}"
+                field.drop_tree()
+    half = _num_characters(body) / 2
+    for form in [form for form in forms if _num_characters(form) <= half]:
+        form.drop_tree()
 
 
 def _num_characters(element: Any) -> int:

@@ -175,8 +175,8 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(folder: Path, tmp_pat
     commands = ("search", str(out), "salt"), ("browse", str(out))
     for command in commands:
         message = refused(*command, "--store", store)
-        assert "the collection was encoded with other weights than these; run the" in message
-    (out / "index.json").write_text("{")
+        assert "model: files were changed or added since the collection was encoded with this model" in message
+    (out / "index.json").write_text("{}")
     for command in commands:
         assert "index.json: expected JSON as `pretrieve adapt` writes it" in refused(*command, "--store", store)
 
@@ -239,14 +239,18 @@ def results_of(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_same_request_builds_nothing_again_and_another_one_is_refused(
+def test_the_same_request_restores_the_model_and_builds_nothing_again_and_another_one_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(folder / "store")
     before = {path: manifest and manifest.built for path, manifest in store.manifests()}
+    config = folder / "out" / "model" / "config.json"
+    written = config.read_bytes()
+    config.write_bytes(written + b"\n")
 
     adapt(request_of(folder), folder / "store", print, with_server=False)
 
+    assert config.read_bytes() == written
     assert {path: manifest and manifest.built for path, manifest in store.manifests()} == before
     assert ", 0 to build" in capsys.readouterr().out
     with pytest.raises(UserError, match="has the adaptation of another request"):

@@ -239,13 +239,16 @@ def test_judgements_that_no_evaluation_could_use_are_refused_before_the_training
 def test_a_document_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "judged.tsv"
     file.write_text("query\tdocument\nsalt?\td1\n")
-    with pytest.raises(UserError, match=r"line 1: document 'document' is .* \(if this line is a header: expected none"):
+    with pytest.raises(UserError, match=r"line 1: document 'document' is .* \(if it is a header: expected none"):
         read_judgements(file, {"d1"})
     file.write_text("salt?\td1\nice?\td2\n")
     with pytest.raises(UserError, match=r"line 2: document 'd2' is not in the collection; remove the line$"):
         read_judgements(file, {"d1"})
     with pytest.raises(UserError, match="is a folder; name a file"):
         read_judgements(tmp_path, {"d1"})
+    file.write_text("salt?\t7.0\n")
+    with pytest.raises(UserError, match=r"line 1: document '7\.0' is not in the collection; write 7$"):
+        read_judgements(file, {"7"})
 
 
 def test_a_query_without_a_relevant_document_is_left_out_and_counted(tmp_path: Path) -> None:
@@ -256,7 +259,7 @@ def test_a_query_without_a_relevant_document_is_left_out_and_counted(tmp_path: P
 
     assert [row["text"] for row in judged.queries] == ["ice?"]
     assert [(row["doc_id"], row["grade"]) for row in judged.qrels] == [("d1", 1), ("d2", 0)]
-    assert judged.without_relevant == 1
+    assert [row["text"] for row in judged.left_out] == ["salt?"]
 
 
 def test_a_query_that_is_numbered_as_its_document_is_not_taken_for_the_document(tmp_path: Path) -> None:

@@ -129,8 +129,22 @@ def test_a_beir_folder_and_a_folder_of_pages_are_read(tmp_path: Path) -> None:
             "Imprint",
             "Salt melts ice.\nsoon\nImprint",
         ),
+        (
+            f"<p>Salt melts ice.</p><form>Country<select>{'<option>a land</option>' * 9}</select></form>",
+            "Salt melts ice.",
+        ),
+        ("<p>Salt melts ice.</p><form>User name</form><form>Newsletter for a</form>", "Salt melts ice."),
     ],
-    ids=["footer and navigation", "first heading", "text after it", "other heading", "forms", "form around all"],
+    ids=[
+        "footer and navigation",
+        "first heading",
+        "text after it",
+        "other heading",
+        "forms",
+        "form around all",
+        "many options",
+        "short forms",
+    ],
 )
 def test_a_page_is_read_without_footer_forms_and_a_heading_that_is_its_title(
     body: str, text: str, tmp_path: Path
@@ -161,7 +175,7 @@ def test_rows_without_ids_are_numbered_and_latin_pages_are_decoded(tmp_path: Pat
         ("texts.csv", '"id";"text"\n1;x\n', r"texts\.csv line 1: the columns look separated by ; and not by commas"),
         ("texts.csv", "id\ttext\n1\tx, y; z\n", r"line 1: .* by tabs and not by commas; write \.tsv in place of \.csv"),
         ("texts.csv", "id,title,text\n1,T,x\n\n2,y\n", "line 4: expected 3 fields as in the header, found 2"),
-        ("texts.csv", "id,text,text\n1,x,y\n", r"csv line 1: expected one column 'text', found 2; rename the others"),
+        ("texts.csv", "id,text,Text\n1,x,y\n", r"csv line 1: expected one column 'text', found text, Text; rename the"),
         ("texts.tsv", "body\ttext\n\none\ttwo\nthree\n", "line 4: expected 2 fields as in the header, found 1"),
         ("texts.csv", 'id,text\n\n1,"x\n\ny"\n\n1,z\n', "line 7: the id 1 is already in line 3; ids must be unique"),
         ("texts.jsonl", '{"words": "b"}\n', r"texts\.jsonl line 1: expected a column of texts"),
