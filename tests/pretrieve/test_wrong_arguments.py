@@ -95,7 +95,10 @@ def test_a_recipe_and_a_version_name_the_argument_of_a_wrong_type(tmp_path: Path
 
     with pytest.raises(UserError, match=r"^seed: expected a value of a recipe, found <object object at "):
         untyped.recipe("quickstart").replace(seed=object())
+    assert untyped.recipe("quickstart").replace(seed=np.int64(3)).settings["seed"] == 3
     with pytest.raises(UserError, match=r"^set: expected a dictionary such as .*, found \['seed=1'\]$"):
         untyped.reproduce("quickstart", set=["seed=1"], store=tmp_path / "store")
+    with pytest.raises(UserError, match=r"^set: expected the name of a setting as a text, found 1$"):
+        untyped.reproduce("quickstart", set={1: 2}, store=tmp_path / "store")
     with pytest.raises(UserError, match=r"^version: expected a text such as 'small/beir@2', found 3$"):
         untyped.queries(3, store=tmp_path / "store")

@@ -276,14 +276,15 @@ def test_a_query_that_is_numbered_as_its_document_is_not_taken_for_the_document(
 def test_no_pseudo_query_is_a_judged_query(tmp_path: Path) -> None:
     rows = documents(100)
     judged = Judgements(
-        [{"query_id": "q", "text": "title  7"}], [{"query_id": "q", "doc_id": rows[7]["doc_id"], "grade": 1}]
-    )
+        [{"query_id": "q", "text": "title  7"}], [{"query_id": "q", "doc_id": rows[7]["doc_id"], "grade": 1}],
+        left_out=[{"query_id": "r", "text": "Title 8"}],
+    )  # fmt: skip
     texts = []
     for name, judgements in (("without", None), ("with", judged)):
         write_collections(tmp_path / name, rows, of_salient_sentences(rows, "en"), judgements, hours=1)
         texts.append({row["text"] for row in beir.all_queries(tmp_path / name / "training")})
 
-    assert texts[0] - texts[1] == {"Title 7"}
+    assert texts[0] - texts[1] == {"Title 7", "Title 8"}
     assert texts[1] < texts[0]
 
 
