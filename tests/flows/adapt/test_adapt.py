@@ -176,9 +176,11 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(folder: Path, tmp_pat
     for command in commands:
         message = refused(*command, "--store", store)
         assert "model: files were changed or added since the collection was encoded with this model" in message
-    (out / "index.json").write_text("{}")
+    (out / "index.json").write_text("{")
     for command in commands:
         assert "index.json: expected JSON as `pretrieve adapt` writes it" in refused(*command, "--store", store)
+    (out / "index.json").write_text("{}")
+    assert "index.json: expected JSON as `pretrieve adapt` writes it (without store)" in refused(*commands[0])
 
 
 def test_queries_of_titles_and_sentences_are_browsed_in_both_collections(folder: Path, tmp_path: Path) -> None:
