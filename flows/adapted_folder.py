@@ -53,6 +53,6 @@ def encoder_of(vectors: Artifact[Any], model: str, store: Store) -> Model:
     if found.reference != reference:
         raise UserError(
             f"{model}: files were changed or added since the collection was encoded with this model; remove what was "
-            f"added, or {AGAIN}, which writes the folder again"
+            f"added, or {AGAIN}, which renames the folder and writes it again"
         )
     return found

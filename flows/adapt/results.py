@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,8 +76,12 @@ def write_model(request: Request, decision: Decision, checkpoints: Mapping[str, 
     key = checkpoints[decision.winner] if decision.gained else start.key  # of the files' content
     purpose = _purpose(request, decision)
     about = {"model": key, "winner": decision.winner, "about": [purpose.title, purpose.text]}
-    if folder.is_dir() and chosen.is_file() and read_json(chosen) == about | {"files": _files(folder)}:
-        return folder
+    if folder.is_dir() and chosen.is_file():
+        written, files = read_json(chosen), _files(folder)
+        if written == about | {"files": files}:
+            return folder
+        if written.get("files", files) != files:  # the user's work may be in it
+            folder.rename(folder.with_name(f"{MODEL}.changed-{time.time_ns()}"))
     chosen.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
     if decision.gained:

@@ -253,6 +253,9 @@ def test_the_same_request_restores_the_model_and_builds_nothing_again_and_anothe
     adapt(request_of(folder), folder / "store", print, with_server=False)
 
     assert config.read_bytes() == written
+    (aside,) = (folder / "out").glob("model.changed-*")
+    assert (aside / config.name).read_bytes() == written + b"\n"
+    shutil.rmtree(aside)
     assert {path: manifest and manifest.built for path, manifest in store.manifests()} == before
     assert ", 0 to build" in capsys.readouterr().out
     with pytest.raises(UserError, match="has the adaptation of another request"):
