@@ -15,7 +15,18 @@ from pydantic import Field, model_validator
 
 from flows.recipe.load import read_settings
 from flows.recipe.shipped import CLAIMS, PROJECT
-from flows.study.systems import MIN_SEEDS, Curves, Folds, Name, Seeding, Share, System, check_distinct, trials_of
+from flows.study.systems import (
+    MIN_SEEDS,
+    Curves,
+    Folds,
+    Name,
+    SecondLook,
+    Seeding,
+    Share,
+    System,
+    check_distinct,
+    trials_of,
+)
 from storage.errors import UserError, suggestion
 from storage.results.paper_results import PAPERS
 from storage.results.study_runs import Trial
@@ -35,6 +46,8 @@ class Comparison(Settings):
     """The paper's values of the two systems in the claim's `printed_metric`."""
     expected: Share | None = None
     """The difference that the pilot suggests, in the claim's own metric; null where no pilot measured it."""
+    second: SecondLook | None = None
+    """Further runs where the first did not decide; null for the claim's own runs only."""
 
 
 class Claim(Settings):
@@ -77,8 +90,18 @@ class Claim(Settings):
         return comparison.printed[0] - comparison.printed[1]
 
     def trials(self, system: System) -> list[Trial]:
-        """Return the runs of a system that the claim needs, fold by fold."""
+        """Return the runs of a system that the claim needs, fold by fold, without those of a second look."""
         return trials_of(system.recipe, self.seeds, self.folds, system.steps, self.seeding)
+
+    @property
+    def all_trials(self) -> list[Trial]:
+        """All runs that the claim needs, each once: the first looks', then the second looks'."""
+        first = [trial for system in self.arms.values() for trial in self.trials(system)]
+        second = [
+            trial for pair in self.contrasts if pair.second
+            for name in (pair.arm, pair.than) for trial in pair.second.trials(self.arms[name])
+        ]  # fmt: skip
+        return list(dict.fromkeys([*first, *second]))
 
     @model_validator(mode="after")
     def _seeds_suffice_in_folds(self) -> Claim:
@@ -96,6 +119,10 @@ class Claim(Settings):
                 raise ValueError(f"{self.name}: {min(unknown)!r} is none of the arms {', '.join(self.arms)}")
             if comparison.printed and self.printed_metric is None:
                 raise ValueError(f"{self.name}: numbers are printed; expected printed_metric")
+            if (second := comparison.second) and (
+                not self.folds or {*self.seeds} & {*second.seeds} or {*self.folds} & {*second.folds}
+            ):
+                raise ValueError(f"{self.name}: second: expected other seeds and folds than those of the claim")
         if (self.paper is None) != (self.source is None):
             raise ValueError(f"{self.name}: expected paper and source, or null for both")
         if self.paper is not None and self.paper not in PAPERS.values():

@@ -23,7 +23,7 @@ def needed(study: Study, only: Sequence[str] = ()) -> list[Trial]:
 
 def claim_runs(claim: Claim) -> list[Trial]:
     """Return the runs of a claim without duplicates, seed by seed."""
-    return sorted(_trials(claim), key=lambda trial: claim.seeds.index(trial.seed))
+    return sorted(claim.all_trials, key=lambda trial: trial.seed)
 
 
 def curve_runs(curves: Curves) -> list[Trial]:
@@ -49,13 +49,9 @@ def _block_runs(study: Study, block: Block, names: set[str]) -> list[Trial]:
     """Return the runs of a block's claims of these names, all of a seed or of a fold before the next."""
     trials = [
         trial for claim in study.claims if claim.name in block.claims and claim.name in names
-        for trial in _trials(claim)
+        for trial in claim.all_trials
     ]  # fmt: skip
     return sorted(dict.fromkeys(trials), key=lambda trial: trial.seed if block.first == "seed" else trial.fold or 0)
-
-
-def _trials(claim: Claim) -> list[Trial]:
-    return list(dict.fromkeys(trial for system in claim.arms.values() for trial in claim.trials(system)))
 
 
 def _measured(study: Study, recipe: str) -> Iterator[tuple[str, str]]:

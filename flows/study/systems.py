@@ -56,6 +56,24 @@ def trials_of(
     return [Trial(recipe, seed, fold, steps) for fold, seed in pairs]
 
 
+class SecondLook(Settings):
+    """Further runs of a comparison, fixed when its first result was known: seeds that take turns over other folds."""
+
+    seeds: Annotated[list[Seed], Field(min_length=MIN_SEEDS)]
+    folds: Folds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SecondLook:
+        check_distinct("second", self.seeds, self.folds)
+        if len(self.folds) % len(self.seeds):
+            raise ValueError(f"second: expected as many folds for each of {len(self.seeds)} seeds")
+        return self
+
+    def trials(self, system: System) -> list[Trial]:
+        """Return the further runs of a system, fold by fold."""
+        return trials_of(system.recipe, self.seeds, self.folds, system.steps, "in turn")
+
+
 def check_distinct(name: str, seeds: Sequence[int], folds: Sequence[int] | None) -> None:
     """Raise ValueError for seeds or folds that are given twice."""
     for kind, numbers in (("seeds", seeds), ("folds", folds or [])):

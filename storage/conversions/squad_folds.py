@@ -1,8 +1,9 @@
-"""Folds over SQuAD's articles, for cross-validation: folds 1 to 5 have a fifth each, folds 11 to 20 a tenth.
+"""Folds over SQuAD's articles, for cross-validation: 1 to 5 have a fifth each, 11 to 20 a tenth, 21 to 40 a twentieth.
 
-Articles are in the order of the SHA-256 of their names, the largest first. A fold's `dev` part has the questions on an
-equal share of consecutive articles, its `train` part all others. Every question is in the `dev` part of one of the five
-folds, and of one of the ten. The first fold has the articles of qrels/dev.tsv.
+Articles are in the order of the SHA-256 of their names, the largest first, and for folds 21 to 40 of their reversed
+names, so that these divide the articles otherwise. A fold's `dev` part has the questions on an equal share of
+consecutive articles, its `train` part all others. Every question is in the `dev` part of one of the five folds, of one
+of the ten and of one of the twenty. The first fold has the articles of qrels/dev.tsv.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from storage.conversions.beir_files import write_qrels
 from storage.datasets import beir
 from storage.errors import UserError
 
-PARTITIONS = range(1, 6), range(11, 21)
+PARTITIONS = range(1, 6), range(11, 21), range(21, 41)
 """The numbers of the folds that have all articles together."""
+REVERSED = range(21, 41)
+"""The folds of articles in the order of their reversed names' SHA-256."""
 FOLD_FILES = tuple(
     f"qrels/fold_{fold}_{part}.tsv" for partition in PARTITIONS for fold in partition for part in ("train", "dev")
 )
@@ -39,23 +42,28 @@ def write_folds(folder: Path) -> None:
             "collection again: pretrieve fetch squad DIR"
         )
     for partition in PARTITIONS:
-        for number, chosen in zip(partition, fold_articles(articles, len(partition)), strict=True):
+        of_fold = fold_articles(articles, len(partition), reverse=partition == REVERSED)
+        for number, chosen in zip(partition, of_fold, strict=True):
             measured = [row for row in judged if article_of(row["doc_id"]) in chosen]
             learned = [row for row in judged if article_of(row["doc_id"]) not in chosen]
             write_qrels(folder / f"qrels/fold_{number}_dev.tsv", measured)
             write_qrels(folder / f"qrels/fold_{number}_train.tsv", learned)
 
 
-def fold_articles(articles: Iterable[str], folds: int) -> list[set[str]]:
-    """Return the names of the articles in the `dev` part of each of `folds` folds."""
-    ordered = ordered_articles(articles)
+def fold_articles(articles: Iterable[str], folds: int, *, reverse: bool = False) -> list[set[str]]:
+    """Return the names of the articles in the `dev` part of each of `folds` folds.
+
+    `reverse` takes the order of the reversed names' SHA-256.
+    """
+    ordered = ordered_articles(articles, reverse=reverse)
     bounds = [len(ordered) * fold // folds for fold in range(folds + 1)]
     return [set(ordered[low:high]) for low, high in pairwise(bounds)]
 
 
-def ordered_articles(articles: Iterable[str]) -> list[str]:
-    """Return the names of articles in the order of their SHA-256, the largest first."""
-    return sorted(articles, key=lambda name: hashlib.sha256(name.encode()).digest(), reverse=True)
+def ordered_articles(articles: Iterable[str], *, reverse: bool = False) -> list[str]:
+    """Return the names of articles in the order of their SHA-256, or of their reversed names', the largest first."""
+    step = -1 if reverse else 1
+    return sorted(articles, key=lambda name: hashlib.sha256(name[::step].encode()).digest(), reverse=True)
 
 
 def article_of(paragraph_id: str) -> str:

@@ -166,7 +166,11 @@ class Lab:
         assert answer["status"] == "ACCEPT", answer
 
     def cancel(self, run: str) -> None:
-        """What the Cancel button does."""
+        """What the Cancel button does; the run's processes have their share of the cores for their end."""
+        for row in (run_of(self.url, run), *self.children(run)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if row["infrastructure_pid"]:  # a run that waits has none
+                    give_way(process_of(row), 0)
         self.set_state(run, "CANCELLING")
 
     def logs(self, run: str) -> str:
@@ -188,15 +192,14 @@ class Lab:
         return {f"{manifest['stage']}/{manifest['key']}": manifest for manifest in results}
 
 
-def give_way(process: psutil.Process) -> None:
-    """Let a process have what others leave of the cores.
+def give_way(process: psutil.Process, niceness: int = 10) -> None:
+    """Let a process have what others leave of the cores; with a niceness of 0 it has its share again.
 
-    Linux divides them among sessions first, each with a niceness of its own ("autogroup"): the process' orders it only
-    within its session, where it is alone.
+    Linux divides them among sessions first, each with a niceness of its own ("autogroup"). A run is a session of its
+    own, in which the process' own niceness has nothing to order. Anybody may set the session's back to 0.
     """
-    process.nice(10)
     with contextlib.suppress(OSError):  # a kernel without such groups
-        Path(f"/proc/{process.pid}/autogroup").write_text("10", encoding="ascii")
+        Path(f"/proc/{process.pid}/autogroup").write_text(str(niceness), encoding="ascii")
 
 
 def process_of(run: dict[str, Any]) -> psutil.Process:

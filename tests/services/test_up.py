@@ -57,6 +57,12 @@ def pids(folder: Path) -> dict[str, int]:
     return {name: one.pid for name, one in running(folder / "artifacts" / ".prefect" / "services").items()}
 
 
+def processes_of_runs(folder: Path) -> list[psutil.Process]:
+    """What the workers have started."""
+    workers = [psutil.Process(pids(folder)[name]) for name in ("cpu-0", "gpu-0")]
+    return [process for worker in workers for process in worker.children(recursive=True)]
+
+
 def cpu_is_paused(url: str) -> bool:
     """Whether nothing new of the cpu pool is begun."""
     return bool(call("GET", f"{url}/work_pools/cpu").raise_for_status().json()["is_paused"])
@@ -120,9 +126,8 @@ def test_up_and_down(folder: Path) -> None:
     changes = [*CHANGES, *long_training(1_000_000)]
     run = start_run(url, "reproduce/reproduce", recipe="quickstart", changes=changes, until="train_generator")
     wait_for(lambda: list((folder / "artifacts" / ".work").glob("train_generator-*/logs/*")), 5, "the training begins")
-    for service in ("cpu-0", "gpu-0"):
-        for process in psutil.Process(pids(folder)[service]).children(recursive=True):
-            give_way(process)  # endless, and the rest of the test needs the cores
+    for process in processes_of_runs(folder):
+        give_way(process)  # endless, and the rest of the test needs the cores
     refused = command(folder, "down")
     assert refused.returncode == 2
     assert run_of(url, run)["name"] in refused.stderr
@@ -142,6 +147,8 @@ def test_up_and_down(folder: Path) -> None:
     assert pids(folder) == {
         name: pid for name, pid in (second | {"supervisor": pids(folder)["supervisor"]}).items() if name != "notifier"
     }
+    for process in processes_of_runs(folder):
+        give_way(process, 0)  # with what others leave, its end may take longer than `down` waits
     stopped = command(folder, "down", "--cancel")
 
     assert stopped.returncode == 0, stopped.stderr

@@ -1,4 +1,4 @@
-"""The five and the ten folds of SQuAD's articles."""
+"""The five, the ten and the twenty folds of SQuAD's articles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage.conversions.squad_folds import write_folds
 from storage.datasets import beir
 from storage.errors import UserError
 
-ARTICLES = [f"Town_{letter}" for letter in "ABCDEFGHIJ"]
+ARTICLES = [f"Town_{letter}" for letter in "ABCDEFGHIJKLMNOPQRST"]
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 
@@ -26,18 +26,22 @@ def sha256(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
+def reversed_sha256(name: str) -> str:
+    return sha256("".join(reversed(name)))
+
+
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    """Ten articles with three questions each; `dev` has the two with the largest SHA-256."""
+    """Twenty articles with three questions each; `dev` has the four with the largest SHA-256."""
     (tmp_path / "qrels").mkdir()
-    largest = sorted(ARTICLES, key=sha256)[-2:]
+    largest = sorted(ARTICLES, key=sha256)[-4:]
     for split, names in (("train", [name for name in ARTICLES if name not in largest]), ("dev", largest)):
         rows = [f"{name}-{number}\t{name}#{number}\t1\n" for name in names for number in range(3)]
         (tmp_path / "qrels" / f"{split}.tsv").write_text(HEADER + "".join(rows))
     return tmp_path
 
 
-FIVE, TEN = range(1, 6), range(11, 21)
+FIVE, TEN, TWENTY = range(1, 6), range(11, 21), range(21, 41)
 
 
 def dev_articles(folder: Path, folds: range) -> list[list[str]]:
@@ -49,14 +53,15 @@ def test_folds_are_consecutive_articles_in_the_order_of_their_sha256(collection:
     write_folds(collection)
 
     ordered = sorted(ARTICLES, key=sha256, reverse=True)
-    assert dev_articles(collection, FIVE) == [sorted(ordered[n : n + 2]) for n in range(0, 10, 2)]
-    assert dev_articles(collection, TEN) == [[name] for name in ordered]
+    assert dev_articles(collection, FIVE) == [sorted(ordered[n : n + 4]) for n in range(0, 20, 4)]
+    assert dev_articles(collection, TEN) == [sorted(ordered[n : n + 2]) for n in range(0, 20, 2)]
+    assert dev_articles(collection, TWENTY) == [[name] for name in sorted(ARTICLES, key=reversed_sha256, reverse=True)]
 
 
 def check_partition(folder: Path) -> None:
     """Assert that each question is in one fold's `dev`, and that its fold trains on all other articles."""
     judged = [*beir.qrels(folder, "train"), *beir.qrels(folder, "dev")]
-    for folds in (FIVE, TEN):
+    for folds in (FIVE, TEN, TWENTY):
         seen: Counter[str] = Counter()
         for k in folds:
             train, dev = list(beir.qrels(folder, f"fold_{k}_train")), list(beir.qrels(folder, f"fold_{k}_dev"))
@@ -80,13 +85,13 @@ def test_another_split_is_refused(collection: Path) -> None:
     dev.write_text(dev.read_text() + lines[1])
     train.write_text("".join(lines[:1] + lines[2:]))
 
-    with pytest.raises(UserError, match=r"dev.tsv: expected the questions on Town_\w, Town_\w; fetch"):
+    with pytest.raises(UserError, match=r"dev.tsv: expected the questions on Town_\w(, Town_\w){3}; fetch"):
         write_folds(collection)
     assert len(list((collection / "qrels").iterdir())) == 2
 
 
 @pytest.mark.skipif("PRETRIEVE_COLLECTIONS" not in os.environ, reason="PRETRIEVE_COLLECTIONS names no collections")
-def test_squad_has_five_folds_of_eight_articles_and_ten_of_four(tmp_path: Path) -> None:
+def test_squad_has_five_folds_of_eight_articles_ten_of_four_and_twenty_of_two(tmp_path: Path) -> None:
     squad = Path(os.environ["PRETRIEVE_COLLECTIONS"]) / "squad"
     if not squad.is_dir():
         pytest.skip(f"{squad} is not there")
@@ -99,3 +104,4 @@ def test_squad_has_five_folds_of_eight_articles_and_ten_of_four(tmp_path: Path) 
     check_partition(tmp_path)
     assert list(map(len, dev_articles(tmp_path, FIVE))) == [8] * 5
     assert list(map(len, dev_articles(tmp_path, TEN))) == [4] * 10
+    assert list(map(len, dev_articles(tmp_path, TWENTY))) == [2] * 20
