@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from flows.study.claims import Study
 from storage.results.study_runs import Facts, write_study_run
 
 QUERIES, SEEDS = 40, (1, 2)
+ARTICLES = [f"article-{number}" for number in range(4)]
 BETTER = 0.2  # what `good` has more than `plain`
 
 
@@ -37,7 +39,7 @@ def study(**changed: Any) -> Study:
 
 def write(
     results: Path, name: str, seed: int, *, report: str = "", query_prefix: str = "q", row: str = "one",
-    articles: int = 4, **changed: Any,
+    articles: Sequence[str] = ARTICLES, **changed: Any,
 ) -> Path:  # fmt: skip
     """What is kept of a run: values near .5, better ones for `good`. Equally many queries are about each article."""
     random = np.random.default_rng([seed, len(name)])
@@ -46,7 +48,7 @@ def write(
     scores = pa.table({
         "row": [row] * QUERIES, "metric": ["MRR@10"] * QUERIES,
         "query_id": [f"{query_prefix}{n:02}" for n in range(QUERIES)],
-        "cluster": [f"article-{n * articles // QUERIES}" for n in range(QUERIES)],
+        "cluster": [articles[n * len(articles) // QUERIES] for n in range(QUERIES)],
         "value": values,
     })  # fmt: skip
     curves = [

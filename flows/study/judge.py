@@ -21,6 +21,7 @@ from tasks.evaluation.claim_verdicts import (
     with_verdicts,
 )
 from tasks.evaluation.significance import Values
+from tasks.evaluation.two_looks import Look
 from tasks.report.page.learning_curves import LearningCurves, learning_curves
 from tasks.report.page.study_markdown import Arm, Claimed
 
@@ -35,7 +36,7 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
     """Return the verdict on every claim; all comparisons of the study are one family for multiple testing."""
     stored = {
         trial: run
-        for claim in study.claims for system in claim.arms.values() for trial in claim.trials(system)
+        for claim in study.claims for trial in claim.all_trials
         if (run := read_study_run(trial.folder(results)))
     }  # fmt: skip
     quality = [claim for claim in study.claims if claim.measures == "quality"]
@@ -53,12 +54,14 @@ def judge_claims(study: Study, results: Path) -> list[Claimed]:
                 system.row,
                 system.pretrained,
                 [stored[trial] for trial in claim.trials(system) if trial in stored],
+                _second_runs_of(claim, name, stored),
             )
             for name, system in claim.arms.items()
         ]
         claims.append(Claimed(
             **claim.model_dump(include=REPORTED), arms=arms, contrasts=contrasts,
             printed=[comparison.printed for comparison in claim.contrasts],
+            second_folds=[len(pair.second.folds) if pair.second else None for pair in claim.contrasts],
             verdict=claim_verdict([contrast.verdict for contrast in contrasts]),
         ))  # fmt: skip
     return claims
@@ -87,12 +90,44 @@ def _complete(trials: Sequence[Trial], results: Path) -> list[StudyRun]:
 
 
 def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemComparison:
+    printed, waiting = claim.bounded_effect(comparison), _second_runs(claim, comparison, stored)
     if (lacking := missing(claim, comparison, stored)) or claim.metric is None:
         return SystemComparison(
             comparison.arm, comparison.than, missing=lacking, runs=_progress(claim, comparison, stored),
-            printed=claim.bounded_effect(comparison),
+            printed=printed, second_runs=waiting,
         )  # fmt: skip
-    mine, theirs = (_measured(claim, name, stored) for name in (comparison.arm, comparison.than))
+    both = claim.trials(claim.arms[comparison.arm]), claim.trials(claim.arms[comparison.than])
+    look = _look(claim, comparison, stored, both, 1 if claim.seeding == "in turn" else len(claim.seeds))
+    second = None
+    if comparison.second and waiting and waiting[0] == waiting[1]:
+        arm, than = (comparison.second.trials(claim.arms[name]) for name in (comparison.arm, comparison.than))
+        second = _look(claim, comparison, stored, (arm, than), 1)
+    tested = compare_systems(comparison.arm, comparison.than, look, second)
+    return replace(tested, printed=printed, second_runs=waiting)
+
+
+def _second_runs(claim: Claim, comparison: Comparison, stored: Runs) -> tuple[int, int] | None:
+    """Return how many runs of a second look are kept, and how many there are."""
+    if (second := comparison.second) is None:
+        return None
+    systems = (claim.arms[name] for name in (comparison.arm, comparison.than))
+    trials = {trial for system in systems for trial in second.trials(system)}
+    return len(trials & set(stored)), len(trials)
+
+
+def _second_runs_of(claim: Claim, name: str, stored: Runs) -> list[StudyRun]:
+    """Return the runs of a system in a second look; none while one is missing."""
+    looks = [pair.second for pair in claim.contrasts if pair.second and name in (pair.arm, pair.than)]
+    trials = list(dict.fromkeys(trial for look in looks for trial in look.trials(claim.arms[name])))
+    return [stored[trial] for trial in trials] if all(trial in stored for trial in trials) else []
+
+
+def _look(
+    claim: Claim, comparison: Comparison, stored: Runs, both: tuple[Sequence[Trial], Sequence[Trial]], seeds: int
+) -> Look:
+    """Return the values of two systems in their runs, of which every fold has `seeds`."""
+    names = comparison.arm, comparison.than
+    mine, theirs = (_measured(claim, name, trials, stored) for name, trials in zip(names, both, strict=True))
     of_fold: dict[int | None, pa.ChunkedArray] = {}
     for fold, queries, _ in (*mine, *theirs):
         if not queries.equals(of_fold.setdefault(fold, queries)):
@@ -102,23 +137,25 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
             )
     if len({len(queries) for queries in of_fold.values()}) > 1:
         raise UserError(f"{claim.name}: folds: expected as many articles in every fold, so that they count alike")
-    ours, other = (_table(claim, [values for _, _, values in runs]) for runs in (mine, theirs))
-    in_turn = [trial.seed for trial in claim.trials(claim.arms[comparison.arm])] if claim.seeding == "in turn" else None
-    tested = compare_systems(comparison.arm, comparison.than, ours, other, in_turn)
-    return replace(tested, printed=claim.bounded_effect(comparison))
+    own, baseline = (_table([values for _, _, values in runs], seeds, claim.folds) for runs in (mine, theirs))
+    articles = [str(name) for names in of_fold.values() for name in names.to_pylist()] if claim.folds else []
+    return Look(own, baseline, articles, [trial.seed for trial in both[0]] if claim.folds and seeds == 1 else None)
 
 
-def _table(claim: Claim, values: Sequence[Values]) -> Sequence[Values]:
+def _table(values: Sequence[Values], seeds: int, folds: Sequence[int] | None) -> Values:
     """Return the values of the runs, with folds as their first dimension and the seeds of a fold as the second."""
-    seeds = len(claim.seeds) if claim.seeding == "every fold" else 1
-    return values if claim.folds is None else [np.stack(values[k : k + seeds]) for k in range(0, len(values), seeds)]
+    if folds is None:
+        return np.stack(values)
+    return np.stack([np.stack(values[k : k + seeds]) for k in range(0, len(values), seeds)])
 
 
-def _measured(claim: Claim, name: str, stored: Runs) -> list[tuple[int | None, pa.ChunkedArray, Values]]:
+def _measured(
+    claim: Claim, name: str, trials: Sequence[Trial], stored: Runs
+) -> list[tuple[int | None, pa.ChunkedArray, Values]]:
     """Return the fold of each run of a system, and its queries and their values, or with folds articles and means."""
     system, measurements = claim.arms[name], []
     queries: dict[int | None, int] = {}
-    for trial in claim.trials(system):
+    for trial in trials:
         run = stored[trial]
         measured = run.measured(system.row or "", claim.metric or "")
         if measured is None:

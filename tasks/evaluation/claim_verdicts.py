@@ -18,6 +18,7 @@ from storage.errors import UserError
 from tasks.evaluation.power import Design, Variances, detectable_effect
 from tasks.evaluation.seeds_by_queries import Mean, mean_difference, quantile
 from tasks.evaluation.significance import Values, holm, randomisation_test
+from tasks.evaluation.two_looks import Look, by_article, mean_of_both
 
 Verdict = Literal["supported", "contradicted", "bounded", "inconclusive", "not run"]
 LEVEL = 0.05
@@ -96,38 +97,61 @@ class SystemComparison:
     printed: float | None = None
     """The difference that the paper reports, if it reports one."""
     verdict: Verdict = "not run"
+    of_looks: Sequence[Mean] = ()
+    """The differences of the first look and of the second, where the comparison is of both."""
+    second_runs: tuple[int, int] | None = None
+    """The number of runs of a second look that are kept, and of those that it needs; None without a second look."""
+
+    @property
+    def chances(self) -> int:
+        """How often the comparison's p counts: once for each look that is planned."""
+        return 1 if self.second_runs is None else 2
 
 
-def compare_systems(
-    arm: str, than: str, values: Sequence[Values], baseline_values: Sequence[Values],
-    in_turn: Sequence[int] | None = None,
-) -> SystemComparison:  # fmt: skip
-    """Return the comparison of two systems; `with_verdicts` adds the correction for its family.
+def compare_systems(arm: str, than: str, look: Look, second: Look | None = None) -> SystemComparison:
+    """Return the comparison of two systems in one look or in two; `with_verdicts` adds the correction for its family.
 
-    Values are by seed and query, or with folds by seed and cluster of queries in each fold, whose value is a mean.
-    Where each fold has one run, `in_turn` has the seed of each.
+    Two looks have folds, and the same articles.
     """
-    own, baseline = np.stack(values), np.stack(baseline_values)
-    if own.shape != baseline.shape:
-        raise UserError(f"{arm} and {than}: expected the same runs and queries, found {own.shape} and {baseline.shape}")
-    difference, by_seed = mean_difference(own - baseline), _means_of_seeds(own - baseline, in_turn)
+    looks = [look, second] if second else [look]
+    for own, baseline in ((each.own, each.baseline) for each in looks):
+        if own.shape != baseline.shape:
+            raise UserError(
+                f"{arm} and {than}: expected the same runs and queries, found {own.shape} and {baseline.shape}"
+            )
+    means = [mean_difference(each.differences) for each in looks]
+    difference = mean_of_both(look, second) if second else means[0]
     low, high = difference.interval()
+    by_seed = [value for each in looks for value in each.by_seed]
+    values = [float(np.mean([side.mean() for side in sides])) for sides in zip(*map(_sides, looks), strict=True)]
     return SystemComparison(
-        arm, than, values=(float(own.mean()), float(baseline.mean())),
-        by_seed=by_seed.tolist(), difference=difference, low=low, high=high,
-        p=difference.p(), p_seeds=_p_of_seeds(by_seed),
-        p_randomisation=randomisation_test(*(side.mean(-2).ravel() for side in (own, baseline)),
-                                           resamples=RESAMPLES, seed=SEED),
+        arm, than, values=(values[0], values[1]), by_seed=by_seed, difference=difference, low=low, high=high,
+        p=difference.p(), p_seeds=_p_of_seeds(np.array(by_seed)),
+        p_randomisation=randomisation_test(*_by_query(looks), resamples=RESAMPLES, seed=SEED),
+        of_looks=means if second else (),
     )  # fmt: skip
+
+
+def _sides(look: Look) -> tuple[Values, Values]:
+    return look.own, look.baseline
+
+
+def _by_query(looks: Sequence[Look]) -> list[Values]:
+    """Return the mean of each query or article over all runs, of both systems."""
+    if len(looks) == 1:
+        return [side.mean(-2).ravel() for side in _sides(looks[0])]
+    by_look = [[by_article(side, look) for side in _sides(look)] for look in looks]
+    return [np.mean(sides, axis=0) for sides in zip(*by_look, strict=True)]
 
 
 def with_verdicts(comparisons: Sequence[SystemComparison]) -> list[SystemComparison]:
     """Return all comparisons of a study with their verdicts.
 
     Those without a result count in Holm's correction with a p of 1, so that a verdict of "supported" stays when their
-    results are added.
+    results are added. The p of a comparison with a second look counts twice (Bonferroni), also while only its first
+    look has a result.
     """
-    adjusted = holm([1.0 if comparison.p is None else comparison.p for comparison in comparisons])
+    adjusted = holm([1.0 if pair.p is None else min(1.0, pair.chances * pair.p) for pair in comparisons])
     return [
         comparison if comparison.p is None else _with_verdict(comparison, p_holm, len(comparisons))
         for comparison, p_holm in zip(comparisons, adjusted, strict=True)
@@ -142,7 +166,12 @@ def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> S
         verdict = "supported" if difference.value > 0 else "contradicted"
     elif is_bounded(comparison):
         verdict = "bounded"
-    return replace(comparison, p_holm=p_holm, detectable=difference.detectable(LEVEL / family), verdict=verdict)
+    return replace(
+        comparison,
+        p_holm=p_holm,
+        detectable=difference.detectable(LEVEL / family / comparison.chances),
+        verdict=verdict,
+    )
 
 
 def is_bounded(comparison: SystemComparison) -> bool:
@@ -154,15 +183,6 @@ def is_bounded(comparison: SystemComparison) -> bool:
     if comparison.printed is None or comparison.low is None or comparison.high is None:
         return False
     return max(-comparison.low, comparison.high) <= BOUND * abs(comparison.printed)
-
-
-def _means_of_seeds(differences: Values, in_turn: Sequence[int] | None) -> Values:
-    """Return the mean of each seed over its queries, in all folds that it has a run in."""
-    means: Values = differences.mean(axis=-1)
-    if in_turn is not None:
-        seeds = np.asarray(in_turn)
-        return np.array([means[seeds == seed].mean() for seed in dict.fromkeys(in_turn)])
-    return means if means.ndim == 1 else means.mean(axis=0)
 
 
 def _p_of_seeds(means: Values) -> float | None:

@@ -32,6 +32,8 @@ class Arm:
     """Whether its round starts from the pre-trained weights."""
     runs: Sequence[StudyRun]
     """One for each fold and seed."""
+    second_runs: Sequence[StudyRun] = ()
+    """Those of a second look; empty while one is missing."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Claimed:
     contrasts: Sequence[SystemComparison | CostComparison]
     printed: Sequence[Sequence[float] | None]
     """The two numbers reported in the paper for each comparison, if there are any."""
+    second_folds: Sequence[int | None]
+    """The number of folds of each comparison's second look, with one run each; None without one."""
     verdict: Verdict
 
 
@@ -110,14 +114,15 @@ def _differences(claims: Sequence[Claimed]) -> list[Difference]:
 def claim_lines(claims: Sequence[Claimed]) -> Iterator[dict[str, Any]]:
     """Yield a line for each comparison; the first of a claim has its statement."""
     for claim in claims:
-        for number, (comparison, printed) in enumerate(zip(claim.contrasts, claim.printed, strict=True)):
+        lines = zip(claim.contrasts, claim.printed, claim.second_folds, strict=True)
+        for number, (comparison, printed, second_folds) in enumerate(lines):
             yield {
                 "claim": claim.name, "statement": claim.statement, "first": number == 0, "arm": comparison.arm,
                 "than": comparison.than, "source": source_in_words(claim), "p": _p(comparison),
                 "ours": _measured(claim, comparison),
                 "printed": f"{signed(printed[0] - printed[1])} {claim.printed_metric}" if printed else "–",
                 "verdict": comparison.verdict, "words": _words(comparison), "note": claim.note is not None,
-                "sizes": _sizes(claim),
+                "sizes": _sizes(claim, second_folds if _of_two_looks(comparison) else None),
             }  # fmt: skip
 
 
@@ -126,10 +131,15 @@ def source_in_words(claim: Claimed) -> str:
     return f"{claim.paper}, {claim.source}" if claim.paper else "no paper"
 
 
-def _sizes(claim: Claimed) -> str:
+def _of_two_looks(comparison: SystemComparison | CostComparison) -> bool:
+    return isinstance(comparison, SystemComparison) and bool(comparison.of_looks)
+
+
+def _sizes(claim: Claimed, second_folds: int | None) -> str:
     """Return the numbers of queries and of runs of a system; the folds of a cross-validation have different queries."""
     number = len(claim.folds or [0]) * (len(claim.seeds) if claim.seeding == "every fold" else 1)
     runs = f"{number} in {len(claim.folds)} folds" if claim.folds else str(number)
+    runs += f" and {second_folds} in {second_folds}" if second_folds else ""
     return f"{claim.queries:,} × {runs}" if claim.metric else f"– × {runs}"
 
 
@@ -189,6 +199,7 @@ def _claim(claim: Claimed) -> dict[str, Any]:
         "claim": claim, "source": source_in_words(claim), "curves": curves_of(claim) if _panels(claim) else None,
         "seeds": list(_seeds(claim)), "arms": [_arm(arm, claim) for arm in claim.arms if arm.runs],
         "contrasts": [_contrast(comparison) for comparison in claim.contrasts if not comparison.missing],
+        "second": any(arm.second_runs for arm in claim.arms),
     }  # fmt: skip
 
 
@@ -210,8 +221,13 @@ def _arm(arm: Arm, claim: Claimed) -> dict[str, Any]:
     return {
         "name": arm.name, "words": arm.words, "values": [complete.get(seed) for seed in claim.seeds],
         "mean": mean(complete.values()) if len(complete) == len(claim.seeds) else None,
+        "second": mean(_values(arm.second_runs, arm.row, claim.metric)) if arm.second_runs else None,
         "pretraining": next((run.facts.pretraining for run in arm.runs), {}) if arm.pretrained else {},
     }  # fmt: skip
+
+
+def _values(runs: Sequence[StudyRun], row: str | None, metric: str | None) -> Iterator[float]:
+    return (value for run in runs if (value := _value(run, row, metric)) is not None)
 
 
 def _value(run: StudyRun, row: str | None, metric: str | None) -> float | None:
@@ -233,8 +249,22 @@ def _contrast(comparison: SystemComparison | CostComparison) -> dict[str, Any]:
         "comparison": comparison, "ours": difference_in_words(comparison), "words": _words(comparison), "cost": False,
         "p": _p_value(comparison.p), "p_holm": _p_value(comparison.p_holm),
         "p_randomisation": _p_value(comparison.p_randomisation), "p_seeds": _p_value(comparison.p_seeds),
-        "by_seed": ", ".join(signed(value) for value in comparison.by_seed),
+        "by_seed": ", ".join(signed(value) for value in comparison.by_seed), "looks": _looks(comparison),
     }  # fmt: skip
+
+
+def _looks(comparison: SystemComparison) -> str:
+    """Return what each of two looks found, or how far the second one is; empty where only one is planned."""
+    if comparison.second_runs is None:
+        return ""
+    if not comparison.of_looks:
+        kept, needed = comparison.second_runs
+        return f"only the first look, since {kept} of {needed} runs of the second are kept; its p counts twice"
+    found = []
+    for name, look in zip(("first", "second"), comparison.of_looks, strict=True):
+        low, high = look.interval()
+        found.append(f"{name} {signed(look.value)} [{signed(low)}, {signed(high)}], p {_p_value(look.p())}")
+    return f"both looks together, whose p counts twice ({'; '.join(found)})"
 
 
 def _p_value(p: float | None) -> str:

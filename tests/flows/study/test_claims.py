@@ -202,6 +202,21 @@ def test_what_is_kept_of_a_recipe_is_what_claims_and_curves_need() -> None:
         ),
         ("    folds: [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]\n", "", "seeds in turn: expected as many folds"),
         ("18, 19, 20]", "18, 19]", "seeds in turn: expected as many folds for each of 5 seeds"),
+        (
+            "          seeds: [31, 32, 33, 34, 35]",
+            "          seeds: [31, 32, 33]",
+            "second: expected as many folds for each of 3",
+        ),
+        (
+            "          seeds: [31,",
+            "          seeds: [11,",
+            "second: expected other seeds and folds than those of the claim",
+        ),
+        (
+            "          folds: [21,",
+            "          folds: [1,",
+            "second: expected other seeds and folds than those of the claim",
+        ),
         ("own_steps: 2000", "own_steps: 200", "expected pre-training of own_steps=200 steps"),
     ],
 )
@@ -234,6 +249,19 @@ def test_seeds_take_turns_over_the_folds() -> None:
     assert [(trial.fold, trial.seed) for trial in trials] == [
         (fold, seed) for fold, seed in zip(range(11, 21), [21, 22, 23, 24, 25] * 2, strict=True)
     ]
+
+
+def test_a_second_look_has_runs_of_its_own() -> None:
+    [claim] = STUDY.chosen(["duplex"])
+    [comparison] = claim.contrasts
+    assert comparison.second is not None
+
+    second = comparison.second.trials(claim.arms["dup_mae"])
+    assert [(trial.fold, trial.seed) for trial in second] == [
+        (fold, seed) for fold, seed in zip(range(21, 41), [31, 32, 33, 34, 35] * 4, strict=True)
+    ]
+    assert set(second) < set(claim.all_trials)
+    assert len(claim.all_trials) == 60
 
 
 def test_a_claim_is_chosen_by_name() -> None:

@@ -124,6 +124,48 @@ def test_seeds_that_take_turns_are_one_run_of_each_fold(tmp_path: Path) -> None:
     assert "| seed 1, folds 1 and 4 | seed 2, folds 2 and 5 | seed 3, folds 3 and 6 | mean |" in page
 
 
+def test_a_second_look_counts_once_all_of_its_runs_are_kept(tmp_path: Path) -> None:
+    numbers, names = [1, 2, 3], [f"article-{number:02}" for number in range(12)]
+    second = {"seeds": [4, 5, 6], "folds": [4, 5, 6]}
+    claim = study().claims[0].model_dump() | {
+        "collection": "toy", "queries": QUERIES * 3, "seeds": numbers, "folds": numbers,
+        "contrasts": [{"arm": "good", "than": "plain", "printed": [0.4, 0.3], "second": second}],
+    }  # fmt: skip
+    runs = [(fold, seed) for fold, seed in product(numbers, numbers)] + [(4, 4), (5, 5), (6, 6)]
+    for name, (fold, seed) in product(("good", "plain"), runs):
+        own = names[4 * fold - 4 : 4 * fold] if fold < 4 else names[fold - 4 :: 3]
+        facts = {"fold": fold, "collection": f"toy/fold_{fold}_dev"}
+        write(tmp_path, name, seed, query_prefix=f"fold{fold}-", articles=own, **facts)
+
+    [complete] = judge_claims(study(claims=[claim]), tmp_path)
+    shutil.rmtree(tmp_path / "plain" / "fold-6" / "seed-6")
+    [waiting] = judge_claims(study(claims=[claim]), tmp_path)
+
+    [both], [first] = complete.contrasts, waiting.contrasts
+    assert isinstance(both, SystemComparison)
+    assert isinstance(first, SystemComparison)
+    assert (both.second_runs, first.second_runs) == ((6, 6), (5, 6))
+    assert [mean.seeds for mean in both.of_looks] == [9, 3]
+    assert both.by_seed[:3] == first.by_seed
+    values = {
+        name: [
+            pq.read_table(tmp_path / name / f"fold-{k}" / f"seed-{k}" / "scores.parquet")["value"].to_numpy().mean()
+            for k in (4, 5)
+        ]
+        for name in ("good", "plain")
+    }
+    assert both.by_seed[3:5] == pytest.approx(np.subtract(values["good"], values["plain"]))
+    assert both.difference is not None
+    assert both.difference.value == pytest.approx((both.of_looks[0].value + both.of_looks[1].value) / 2)
+    assert first.p_holm == pytest.approx(2 * (first.p or 0))
+    page, early = (study_part("A study", "Made up.", [claim]) for claim in (complete, waiting))
+    assert "| 120 × 9 in 3 folds and 3 in 3 |" in page
+    assert "| mean | second look, mean | pre-training steps |" in page
+    assert "both looks together, whose p counts twice (first +0.2" in page
+    assert "| 120 × 9 in 3 folds |" in early
+    assert "only the first look, since 5 of 6 runs of the second are kept; its p counts twice" in early
+
+
 def test_folds_of_other_data_are_refused_and_missing_ones_are_counted(tmp_path: Path) -> None:
     cross_validation = folded(tmp_path)
     shutil.rmtree(tmp_path / "plain" / "fold-2" / "seed-3")

@@ -16,7 +16,14 @@ def in_folds(folder: Path, articles: int = 4) -> Path:
     """Two folds, one seed in each."""
     for name in ("good", "plain"):
         for fold in (1, 2):
-            write(folder, name, fold, query_prefix=f"fold{fold}-", fold=fold, articles=articles)
+            write(
+                folder,
+                name,
+                fold,
+                query_prefix=f"fold{fold}-",
+                fold=fold,
+                articles=[f"article-{number:02}" for number in range(articles)],
+            )
     return folder
 
 
@@ -80,7 +87,7 @@ def test_folds_of_other_sizes_are_tables_of_their_own(tmp_path: Path) -> None:
         for fold, seed in ((1, 1), (1, 2), (2, 1), (2, 2)):
             write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold)
         for fold, seed in ((11, 21), (12, 22), (13, 21)):
-            write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold, articles=2)
+            write(tmp_path, name, seed, query_prefix=f"fold{fold}-", fold=fold, articles=["one", "two"])
 
     five, ten = differences_of("good/one", "plain/one", "MRR@10", tmp_path)
 

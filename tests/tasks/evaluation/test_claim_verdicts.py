@@ -19,13 +19,15 @@ from tasks.evaluation.claim_verdicts import (
     with_verdicts,
 )
 from tasks.evaluation.seeds_by_queries import mean_difference
+from tasks.evaluation.two_looks import Look
 
 
 def contrast(effect: float, *, noise: float = 0.2, seed: int = 0) -> SystemComparison:
     """Three seeds of 300 queries, whose arms differ by so much on average."""
     random = np.random.default_rng(seed)
     than = [random.uniform(0, 1, 300) for _ in range(3)]
-    return compare_systems("a", "b", [value + effect + random.normal(0, noise, 300) for value in than], than)
+    own = np.stack([value + effect + random.normal(0, noise, 300) for value in than])
+    return compare_systems("a", "b", Look(own, np.stack(than)))
 
 
 def test_a_large_difference_holds_or_contradicts_and_a_small_one_does_not_show() -> None:
@@ -85,8 +87,8 @@ def test_p_over_the_seeds_alone_is_that_of_their_means() -> None:
     by_hand = means.mean() / (means.std(ddof=1) / math.sqrt(3))
 
     assert result.p_seeds == pytest.approx(2 * t.sf(abs(by_hand), 2))
-    assert compare_systems("a", "b", [np.ones(3)], [np.zeros(3)]).p_seeds is None
-    assert compare_systems("a", "b", [np.ones(3)] * 2, [np.zeros(3)] * 2).p_seeds is None
+    assert compare_systems("a", "b", Look(np.ones((1, 3)), np.zeros((1, 3)))).p_seeds is None
+    assert compare_systems("a", "b", Look(np.ones((2, 3)), np.zeros((2, 3)))).p_seeds is None
 
 
 def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
@@ -100,7 +102,7 @@ def test_a_claims_verdict_is_that_of_all_its_contrasts() -> None:
 
 def test_arms_of_other_seeds_or_queries_are_refused() -> None:
     with pytest.raises(UserError, match="the same runs and queries"):
-        compare_systems("a", "b", [np.zeros(3)], [np.zeros(3), np.zeros(3)])
+        compare_systems("a", "b", Look(np.zeros((1, 3)), np.zeros((2, 3))))
 
 
 def test_the_smallest_difference_falls_with_the_queries_and_grows_with_the_family() -> None:
