@@ -123,6 +123,9 @@ class Claim(Settings):
                 not self.folds or {*self.seeds} & {*second.seeds} or {*self.folds} & {*second.folds}
             ):
                 raise ValueError(f"{self.name}: second: expected other seeds and folds than those of the claim")
+        looks = [comparison.second for comparison in self.contrasts if comparison.second]
+        if looks and (self.measures != "quality" or any(look != looks[0] for look in looks)):
+            raise ValueError(f"{self.name}: second: expected one second look, of a claim about quality")
         if (self.paper is None) != (self.source is None):
             raise ValueError(f"{self.name}: expected paper and source, or null for both")
         if self.paper is not None and self.paper not in PAPERS.values():

@@ -99,9 +99,14 @@ def _tested(claim: Claim, comparison: Comparison, stored: Runs) -> SystemCompari
     both = claim.trials(claim.arms[comparison.arm]), claim.trials(claim.arms[comparison.than])
     look = _look(claim, comparison, stored, both, 1 if claim.seeding == "in turn" else len(claim.seeds))
     second = None
-    if comparison.second and waiting and waiting[0] == waiting[1]:
+    if comparison.second and _is_complete(waiting):
         arm, than = (comparison.second.trials(claim.arms[name]) for name in (comparison.arm, comparison.than))
         second = _look(claim, comparison, stored, (arm, than), 1)
+        if sorted(look.articles) != sorted(second.articles):
+            raise UserError(
+                f"{claim.name}: {comparison.arm} and {comparison.than}: the second look has other articles than the "
+                "first; remove the results of older data, and the study runs them again"
+            )
     tested = compare_systems(comparison.arm, comparison.than, look, second)
     return replace(tested, printed=printed, second_runs=waiting)
 
@@ -115,11 +120,17 @@ def _second_runs(claim: Claim, comparison: Comparison, stored: Runs) -> tuple[in
     return len(trials & set(stored)), len(trials)
 
 
+def _is_complete(runs: tuple[int, int] | None) -> bool:
+    return runs is not None and runs[0] == runs[1]
+
+
 def _second_runs_of(claim: Claim, name: str, stored: Runs) -> list[StudyRun]:
-    """Return the runs of a system in a second look; none while one is missing."""
-    looks = [pair.second for pair in claim.contrasts if pair.second and name in (pair.arm, pair.than)]
-    trials = list(dict.fromkeys(trial for look in looks for trial in look.trials(claim.arms[name])))
-    return [stored[trial] for trial in trials] if all(trial in stored for trial in trials) else []
+    """Return the runs of a system in a second look; none until both systems of a comparison have all of them."""
+    looks = [
+        pair.second for pair in claim.contrasts
+        if pair.second and name in (pair.arm, pair.than) and _is_complete(_second_runs(claim, pair, stored))
+    ]  # fmt: skip
+    return [stored[trial] for trial in looks[0].trials(claim.arms[name])] if looks else []
 
 
 def _look(

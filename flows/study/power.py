@@ -17,7 +17,7 @@ from tasks.evaluation.claim_verdicts import LEVEL
 from tasks.evaluation.power import Design, Variances, detectable_effect, variances
 from tasks.evaluation.significance import Values
 
-FOLDS, SEEDS = (1, 5, 10), (1, 2, 3, 5, 10)
+FOLDS, SEEDS = (1, 5, 10, 20), (1, 2, 3, 5, 10)
 Measured = tuple[tuple[str, ...], Values]
 """Queries or articles, and their values."""
 Runs = dict[int, dict[int, Measured]]
@@ -81,6 +81,7 @@ def differences_of(system: str, baseline: str, metric: str, results: Path) -> li
     runs = list(read_study_runs(results))
     ours, theirs = (_by_fold(name, metric, runs) for name in (system, baseline))
     groups = _folds_of_a_size(ours, theirs)
+    groups = [folds for folds in groups if sum(map(len, folds)) > 1] or groups  # of a look that has just begun
     tables = [table for folds in groups if (table := _table(folds)) is not None]
     if not tables or len(tables) < len(groups):
         raise UserError(

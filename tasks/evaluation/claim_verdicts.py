@@ -23,6 +23,7 @@ from tasks.evaluation.two_looks import Look, by_article, mean_of_both
 Verdict = Literal["supported", "contradicted", "bounded", "inconclusive", "not run"]
 LEVEL = 0.05
 BOUND = 0.5  # of the paper's difference, within which an interval around zero is "bounded"
+LOOKS = 2  # chances of a comparison to be decided in a study that gives some of them a second look
 RESAMPLES, SEED = 10_000, 0  # of the randomisation test: a p of 0.05 has a standard error of 0.002
 
 SIGMA = {"MRR": 0.38, "nDCG": 0.38, "recall": 0.5, "success": 0.5}
@@ -89,7 +90,10 @@ class SystemComparison:
     high: float | None = None
     p: float | None = None
     p_seeds: float | None = None
-    """The p of Student's t-test on the seeds' means only; None where they do not vary."""
+    """The p of Student's t-test on the seeds' means only; None where they do not vary.
+
+    None for two looks, too: their seeds' means are not independent, since both looks have the same articles.
+    """
     p_randomisation: float | None = None
     p_holm: float | None = None
     detectable: float | None = None
@@ -101,11 +105,6 @@ class SystemComparison:
     """The differences of the first look and of the second, where the comparison is of both."""
     second_runs: tuple[int, int] | None = None
     """The number of runs of a second look that are kept, and of those that it needs; None without a second look."""
-
-    @property
-    def chances(self) -> int:
-        """How often the comparison's p counts: once for each look that is planned."""
-        return 1 if self.second_runs is None else 2
 
 
 def compare_systems(arm: str, than: str, look: Look, second: Look | None = None) -> SystemComparison:
@@ -126,7 +125,7 @@ def compare_systems(arm: str, than: str, look: Look, second: Look | None = None)
     values = [float(np.mean([side.mean() for side in sides])) for sides in zip(*map(_sides, looks), strict=True)]
     return SystemComparison(
         arm, than, values=(values[0], values[1]), by_seed=by_seed, difference=difference, low=low, high=high,
-        p=difference.p(), p_seeds=_p_of_seeds(np.array(by_seed)),
+        p=difference.p(), p_seeds=None if second else _p_of_seeds(np.array(by_seed)),
         p_randomisation=randomisation_test(*_by_query(looks), resamples=RESAMPLES, seed=SEED),
         of_looks=means if second else (),
     )  # fmt: skip
@@ -148,17 +147,18 @@ def with_verdicts(comparisons: Sequence[SystemComparison]) -> list[SystemCompari
     """Return all comparisons of a study with their verdicts.
 
     Those without a result count in Holm's correction with a p of 1, so that a verdict of "supported" stays when their
-    results are added. The p of a comparison with a second look counts twice (Bonferroni), also while only its first
-    look has a result.
+    results are added. Where some comparisons have a second look, every p counts twice (Bonferroni): each of them could
+    have got one, so each has two chances to be decided.
     """
-    adjusted = holm([1.0 if pair.p is None else min(1.0, pair.chances * pair.p) for pair in comparisons])
+    chances = LOOKS if any(comparison.second_runs for comparison in comparisons) else 1
+    adjusted = holm([1.0 if pair.p is None else min(1.0, chances * pair.p) for pair in comparisons])
     return [
-        comparison if comparison.p is None else _with_verdict(comparison, p_holm, len(comparisons))
+        comparison if comparison.p is None else _with_verdict(comparison, p_holm, chances * len(comparisons))
         for comparison, p_holm in zip(comparisons, adjusted, strict=True)
     ]
 
 
-def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> SystemComparison:
+def _with_verdict(comparison: SystemComparison, p_holm: float, tests: int) -> SystemComparison:
     if (difference := comparison.difference) is None:
         raise TypeError("a comparison without a result has no verdict")
     verdict: Verdict = "inconclusive"
@@ -169,7 +169,7 @@ def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> S
     return replace(
         comparison,
         p_holm=p_holm,
-        detectable=difference.detectable(LEVEL / family / comparison.chances),
+        detectable=difference.detectable(LEVEL / tests),
         verdict=verdict,
     )
 
@@ -177,8 +177,9 @@ def _with_verdict(comparison: SystemComparison, p_holm: float, family: int) -> S
 def is_bounded(comparison: SystemComparison) -> bool:
     """Return whether the 95 % interval is within half of the paper's difference around zero.
 
-    The paper's effect, and any effect at least half as large, is then excluded for this experiment. The interval is not
-    corrected for the number of comparisons.
+    The paper's effect, and any effect at least half as large, is then excluded for this experiment. An effect of half
+    of the paper's is so called in 2.5 % of looks at most, and with two chances in 5 %. The interval is not corrected
+    for the number of comparisons.
     """
     if comparison.printed is None or comparison.low is None or comparison.high is None:
         return False

@@ -3,7 +3,8 @@
 Both looks count alike. Their means share the articles, so the variance of the mean of both is
 (V_1 + V_2) / 4 + C / 2, with each look's variance V and the covariance C of both means. C is the covariance of an
 article's two differences, divided by the number of articles; folds, seeds and runs of one look are not those of the
-other. Degrees of freedom are after Satterthwaite (1946), of these three parts.
+other. Degrees of freedom are after Satterthwaite (1946), of these three parts; they are approximate, since the parts
+are not independent.
 """
 
 from __future__ import annotations

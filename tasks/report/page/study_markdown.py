@@ -259,12 +259,12 @@ def _looks(comparison: SystemComparison) -> str:
         return ""
     if not comparison.of_looks:
         kept, needed = comparison.second_runs
-        return f"only the first look, since {kept} of {needed} runs of the second are kept; its p counts twice"
+        return f"only the first look, since {kept} of {needed} runs of the second are kept"
     found = []
     for name, look in zip(("first", "second"), comparison.of_looks, strict=True):
         low, high = look.interval()
         found.append(f"{name} {signed(look.value)} [{signed(low)}, {signed(high)}], p {_p_value(look.p())}")
-    return f"both looks together, whose p counts twice ({'; '.join(found)})"
+    return f"both looks together ({'; '.join(found)})"
 
 
 def _p_value(p: float | None) -> str:

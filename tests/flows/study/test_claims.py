@@ -13,7 +13,7 @@ from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from flows.recipe.shipped import CLAIMS, shipped_recipes
 from flows.study.check import check
-from flows.study.claims import Claim, load_study
+from flows.study.claims import Claim, Study, load_study
 from flows.study.order import claim_runs, curve_runs, measured_rows, needed
 from flows.study.systems import check_distinct
 from storage.errors import UserError
@@ -262,6 +262,20 @@ def test_a_second_look_has_runs_of_its_own() -> None:
     ]
     assert set(second) < set(claim.all_trials)
     assert len(claim.all_trials) == 60
+
+
+def test_a_claim_about_costs_has_no_second_look_and_others_have_one() -> None:
+    content = STUDY.model_dump()
+    claims = {claim["name"]: claim for claim in content["claims"]}
+    second = claims["duplex"]["contrasts"][0]["second"]
+
+    claims["cheaper_steps"]["contrasts"][0]["second"] = second
+    with pytest.raises(ValueError, match="cheaper_steps: second: expected one second look, of a claim about quality"):
+        Study.model_validate(content)
+    claims["cheaper_steps"]["contrasts"][0]["second"] = None
+    claims["experts"]["contrasts"][1]["second"] = second | {"seeds": [41, 42, 43, 44]}
+    with pytest.raises(ValueError, match="experts: second: expected one second look"):
+        Study.model_validate(content)
 
 
 def test_a_claim_is_chosen_by_name() -> None:

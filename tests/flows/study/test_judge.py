@@ -138,6 +138,11 @@ def test_a_second_look_counts_once_all_of_its_runs_are_kept(tmp_path: Path) -> N
         write(tmp_path, name, seed, query_prefix=f"fold{fold}-", articles=own, **facts)
 
     [complete] = judge_claims(study(claims=[claim]), tmp_path)
+    for name in ("good", "plain"):
+        facts = {"fold": 6, "collection": "toy/fold_6_dev"}
+        write(tmp_path, name, 6, query_prefix="fold6-", articles=["others", *names[5::3]], **facts)
+    with pytest.raises(UserError, match="helps: good and plain: the second look has other articles than the first"):
+        judge_claims(study(claims=[claim]), tmp_path)
     shutil.rmtree(tmp_path / "plain" / "fold-6" / "seed-6")
     [waiting] = judge_claims(study(claims=[claim]), tmp_path)
 
@@ -161,9 +166,10 @@ def test_a_second_look_counts_once_all_of_its_runs_are_kept(tmp_path: Path) -> N
     page, early = (study_part("A study", "Made up.", [claim]) for claim in (complete, waiting))
     assert "| 120 × 9 in 3 folds and 3 in 3 |" in page
     assert "| mean | second look, mean | pre-training steps |" in page
-    assert "both looks together, whose p counts twice (first +0.2" in page
+    assert "both looks together (first +0.2" in page
     assert "| 120 × 9 in 3 folds |" in early
-    assert "only the first look, since 5 of 6 runs of the second are kept; its p counts twice" in early
+    assert "only the first look, since 5 of 6 runs of the second are kept" in early
+    assert "second look, mean" not in early
 
 
 def test_folds_of_other_data_are_refused_and_missing_ones_are_counted(tmp_path: Path) -> None:

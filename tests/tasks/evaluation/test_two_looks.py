@@ -29,17 +29,22 @@ def look(
     return Look(baseline + values, baseline, names, [fold % 5 for fold in range(folds)] if seeds == 1 else None)
 
 
+FIVE, TEN, TWENTY = (5, 5), (10, 1), (20, 1)
+"""Folds, and the seeds of each; with one seed, five take turns."""
+
+
 def two(
-    random: np.random.Generator, of_articles: float, of_folds: float, of_runs: float, rest: float, effect: float = 0.0
-) -> tuple[Look, Look]:
-    """Five folds of eight articles with five seeds, then twenty folds of two in another order with one."""
+    random: np.random.Generator, of_articles: float, of_folds: float, of_runs: float, rest: float, effect: float = 0.0,
+    first: tuple[int, int] = FIVE,
+) -> tuple[Look, Look]:  # fmt: skip
+    """A first look, then twenty folds of two articles in another order."""
     articles = random.normal(effect, of_articles, NUM_ARTICLES)
     orders = np.arange(NUM_ARTICLES), random.permutation(NUM_ARTICLES)
-    first, second = (
+    one, other = (
         look(random, articles, order, folds, seeds, of_folds, of_runs, rest)
-        for order, (folds, seeds) in zip(orders, ((5, 5), (20, 1)), strict=True)
+        for order, (folds, seeds) in zip(orders, (first, TWENTY), strict=True)
     )
-    return first, second
+    return one, other
 
 
 def test_the_mean_of_both_is_by_the_formula() -> None:
@@ -72,42 +77,75 @@ def test_the_mean_of_both_is_by_the_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    ("of_articles", "of_folds", "of_runs", "rest"),
-    [(0.009, 0.004, 0.0, 0.023), (0.033, 0.029, 0.02, 0.044), (0.017, 0.0, 0.0, 0.0)],
-)
+    ("design", "of_articles", "of_folds", "of_runs", "rest"),
+    [
+        (FIVE, 0.009, 0.004, 0.0, 0.023), (FIVE, 0.033, 0.029, 0.02, 0.044), (FIVE, 0.017, 0.0, 0.0, 0.0),
+        (TEN, 0.017, 0.017, 0.0, 0.017),
+    ],
+    ids=["CPDAE fine-tuned", "CPDAE with 100 questions", "articles only", "DupMAE"],
+)  # fmt: skip
 def test_the_interval_has_the_mean_in_95_of_100_studies(
-    of_articles: float, of_folds: float, of_runs: float, rest: float
+    design: tuple[int, int], of_articles: float, of_folds: float, of_runs: float, rest: float
 ) -> None:
-    """The first two as CPDAE's differences vary after fine-tuning and with 100 questions."""
+    """With variances like those of the study's differences."""
     random = np.random.default_rng(1)
-    studies = [mean_of_both(*two(random, of_articles, of_folds, of_runs, rest)) for _ in range(800)]
+    studies = [mean_of_both(*two(random, of_articles, of_folds, of_runs, rest, first=design)) for _ in range(1000)]
 
     inside = [low <= 0 <= high for low, high in (study.interval() for study in studies)]
     drawn = float(np.std([study.value for study in studies]))
-    assert 0.93 < np.mean(inside) < 0.98
+    assert 0.93 < np.mean(inside) < 0.975
+    assert np.mean([study.p() < 0.0026 for study in studies]) < 0.01
     assert np.sqrt(np.mean([study.error**2 for study in studies])) == pytest.approx(drawn, rel=0.1)
 
 
-def test_two_looks_are_compared_together_and_their_p_counts_twice() -> None:
+def test_two_looks_are_compared_together() -> None:
     first, second = two(np.random.default_rng(2), 0.02, 0.0, 0.0, 0.02, effect=0.008)
-    both = replace(compare_systems("a", "b", first, second), second_runs=(40, 40))
-    early = replace(compare_systems("a", "b", first), second_runs=(39, 40))
-    alone = compare_systems("a", "b", first)
 
-    [decided, *_], [waiting, *_], [once, *_] = (with_verdicts([one]) for one in (both, early, alone))
+    both = compare_systems("a", "b", first, second)
 
-    assert both.p is not None
-    assert early.p == alone.p is not None
-    assert decided.p_holm == pytest.approx(2 * both.p)
-    assert waiting.p_holm == pytest.approx(2 * early.p)
-    assert once.p_holm == alone.p
+    assert both.difference == mean_of_both(first, second)
     assert [one.value for one in both.of_looks] == pytest.approx([np.mean(each.own - each.baseline)
                                                                  for each in (first, second)])  # fmt: skip
     assert both.values == pytest.approx(((first.own.mean() + second.own.mean()) / 2,
                                          (first.baseline.mean() + second.baseline.mean()) / 2))  # fmt: skip
+    assert both.by_seed == pytest.approx([*first.by_seed, *second.by_seed])
     assert len(both.by_seed) == 10
-    assert (both.p_randomisation or 1) < 0.5
-    assert (waiting.detectable or 0) > (once.detectable or 1)
+    assert both.p_seeds is None
+
+
+def test_the_randomisation_test_of_two_looks_is_of_the_articles_means_in_both() -> None:
+    first, second = two(np.random.default_rng(4), 0.02, 0.01, 0.0, 0.02, effect=0.009)
+    by_name: dict[str, float] = dict.fromkeys(first.articles, 0.0)
+    for each in (first, second):
+        folds, _, size = each.own.shape
+        for fold in range(folds):
+            for place in range(size):
+                name = each.articles[fold * size + place]
+                by_name[name] += float((each.own - each.baseline)[fold, :, place].mean()) / 2
+    means = np.array([by_name[name] for name in sorted(by_name)])
+    signs = np.random.default_rng(9).choice([-1, 1], (20_000, NUM_ARTICLES))
+    by_hand = np.mean(np.abs(signs @ means) >= abs(means.sum()))
+    assert 0.02 < by_hand < 0.5
+
+    assert compare_systems("a", "b", first, second).p_randomisation == pytest.approx(by_hand, abs=0.02)
+
+
+def test_every_p_of_a_study_with_a_second_look_counts_twice() -> None:
+    first, second = two(np.random.default_rng(2), 0.02, 0.0, 0.0, 0.02, effect=0.008)
+    both = replace(compare_systems("a", "b", first, second), second_runs=(40, 40))
+    waiting = replace(compare_systems("a", "b", first), second_runs=(39, 40))
+    alone = compare_systems("a", "b", first)
+
+    [once] = with_verdicts([alone])
+    [decided, other] = with_verdicts([both, replace(alone, p=0.5)])
+    [early] = with_verdicts([waiting])
+
+    assert both.p is not None
+    assert once.p_holm == alone.p is not None
+    assert decided.p_holm == pytest.approx(min(1, 2 * 2 * both.p))
+    assert other.p_holm == 1.0
+    assert early.p_holm == pytest.approx(2 * alone.p)
+    assert (early.detectable or 0) > (once.detectable or 1)
 
 
 def test_looks_at_other_articles_are_refused() -> None:
