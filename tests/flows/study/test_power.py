@@ -92,6 +92,9 @@ def test_folds_of_other_sizes_are_tables_of_their_own(tmp_path: Path) -> None:
     five, ten = differences_of("good/one", "plain/one", "MRR@10", tmp_path)
 
     assert (five.shape, ten.shape) == ((2, 2, 4), (3, 1, 2))
+    for name in ("good", "plain"):  # the first of further folds
+        write(tmp_path, name, 31, query_prefix="fold21-", fold=21, articles=["one"])
+    assert len(differences_of("good/one", "plain/one", "MRR@10", tmp_path)) == 2
 
 
 def test_designs_have_the_articles_that_there_are() -> None:
@@ -111,5 +114,5 @@ def test_the_table_has_a_line_for_each_design(tmp_path: Path, capsys: pytest.Cap
     effects = [
         float(line.split("│")[4]) for line in output.splitlines() if line.startswith("│") and "seeds" not in line
     ]
-    assert len(effects) == 2  # a seed each, in five folds or ten
+    assert len(effects) == 3  # a seed each, in five folds, ten or twenty
     assert np.all(np.array(effects) > 0)
