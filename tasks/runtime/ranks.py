@@ -59,7 +59,7 @@ def run_together(
     """Run the body in `execution.processes` processes of each of `execution.hosts`; see that all end together.
 
     Raises what the first that failed said, where one fails, and `tasks.runtime.heartbeat.HostLost` where a host does
-    not answer.
+    not answer and none of its processes has reported an error.
     """
     from tasks.runtime.device import devices_for  # imports torch
 
@@ -79,9 +79,11 @@ def run_together(
         processes = Processes(folder, store, 0, monitor.beat if monitor else None)
         try:
             completed = _wait(processes, monitor)
-        except (LeaseLost, HostLost, UserError):
+        except (LeaseLost, HostLost, UserError) as error:
             # Another run may write to the folder now, or a host is gone without which no step ends: nothing is saved.
             processes.kill()
+            if isinstance(error, HostLost) and _errors(folder):  # it is gone because a process of it failed
+                _raise(folder, wanted.processes * wanted.hosts)
             raise
         finally:
             processes.end()
@@ -122,9 +124,14 @@ def _folder_for(out: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _errors(folder: Path) -> list[dict[str, Any]]:
+    """Return what the processes of all hosts have reported."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failed-*.json")]
+
+
 def _raise(folder: Path, number: int) -> None:
     """Raise the error of the process that failed first; the others failed because of it. A killed process has none."""
-    errors = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failed-*.json")]
+    errors = _errors(folder)
     if (folder / KILLED).exists():
         raise ProcessFailed(
             f"one of {number} processes was killed from outside, or had no memory left; run again to resume"

@@ -21,8 +21,9 @@ from storage.store.store import Store
 from storage.tables import Checkpoint, Negatives, Passages, Positives, Queries
 from tasks.finetuning.train import Training, train
 from tasks.pretraining.pretrain import pretrain
-from tasks.runtime import distributed
-from tasks.runtime.rank_processes import PARENT
+from tasks.runtime import distributed, ranks
+from tasks.runtime.heartbeat import HostLost
+from tasks.runtime.rank_processes import PARENT, Processes
 from tasks.runtime.ranks import run_together
 from tasks.runtime.shard import ProcessFailed
 from tasks.runtime.work_folder import CHECKPOINTS, TOKENS
@@ -110,6 +111,25 @@ def test_what_goes_wrong_in_one_is_told(
 ) -> None:
     with pytest.raises(error, match=message):
         done_together(body, together.TrainingSettings(kinds=[], chunk=None), two, tmp_path / "out")
+
+
+@pytest.mark.usefixtures("forked_ranks")
+@pytest.mark.parametrize("reported", [True, False])
+def test_the_error_of_another_hosts_process_is_told_and_not_only_that_the_host_is_lost(
+    reported: bool, two: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other host's process reports in the shared folder, while the processes here still wait for it."""
+
+    def lost(processes: Processes, monitor: object) -> bool:
+        if reported:
+            [folder] = (tmp_path / "out").glob("**/ranks-*")
+            ranks._report_error(folder, 1, MemoryError("no memory left there"))
+        raise HostLost("host other was lost")
+
+    monkeypatch.setattr(ranks, "_wait", lost)
+    expected = (ProcessFailed, "process 2 of 2: MemoryError: no memory") if reported else (HostLost, "host other was")
+    with pytest.raises(expected[0], match=expected[1]):
+        done_together(together.complain, together.TrainingSettings(kinds=[], chunk=None), two, tmp_path / "out")
 
 
 @stage(version=1, table=Checkpoint)
