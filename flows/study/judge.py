@@ -149,7 +149,7 @@ def _look(
     if len({len(queries) for queries in of_fold.values()}) > 1:
         raise UserError(f"{claim.name}: folds: expected as many articles in every fold, so that they count alike")
     own, baseline = (_table([values for _, _, values in runs], seeds, claim.folds) for runs in (mine, theirs))
-    articles = [str(name) for names in of_fold.values() for name in names.to_pylist()] if claim.folds else []
+    articles = [str(name) for of_one in of_fold.values() for name in of_one.to_pylist()] if claim.folds else []
     return Look(own, baseline, articles, [trial.seed for trial in both[0]] if claim.folds and seeds == 1 else None)
 
 
